@@ -2,7 +2,7 @@
 // R1: what does a decode step of 256 requests cost a scheduler: RequestCache::plan and commit, without events, against
 // the calls of the classes below it by hand? Blocks of 256 tokens; one group of 48 tensors counts as one, since a plan
 // names slots. A time is the mean of a step over the life of the requests, in which each passes one to six blocks.
-// Limits: 10 µs for slots and tree, 25 µs for align with drafts. A step must not allocate.
+// Limits: 10 µs in slots, 25 µs in columns with drafts. A step must not allocate.
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "comparison.hpp"

@@ -4,7 +4,8 @@
 
 An option that C++ has under one name can have several in C and Python: RENAMED lists them. A member of C is 0 by
 default. If that is not the default of C++, the comment of the member must say it: "0: 16". An enumerator that is the
-default must be the first one of its enum in C."""
+default must be the first one of its enum in C. The library must read each member of C. Members of `eviction` and
+costs are left out: C has them in a struct that other objects take, too."""
 import ast
 import pathlib
 import re
@@ -13,14 +14,19 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE, TIERS = "core/include/stateport/core/serve/cache_options.hpp", "core/include/stateport/core/tier/tier_options.hpp"
 C, PYTHON = "c/include/stateport/c", "python/stateport"
-# The struct of C++ and its header, the struct of C and its header, the class of Python and its module.
+# The struct of C++ and its header, the struct of C and its header, the class of Python and its module, and the source
+# that reads the struct of C.
 STRUCTS = [
-    ("SlotLayout", CACHE, "stateport_slot_layout", "cache_options.h", "SlotLayout", "cache_options.py"),
-    ("StateGroup", CACHE, "stateport_state_group", "cache_options.h", "StateGroup", "cache_options.py"),
-    ("ColumnLayout", CACHE, "stateport_column_layout", "cache_options.h", "ColumnLayout", "cache_options.py"),
+    ("SlotLayout", CACHE, "stateport_slot_layout", "cache_options.h", "SlotLayout", "cache_options.py",
+     "c/src/request_cache.cpp"),
+    ("StateGroup", CACHE, "stateport_state_group", "cache_options.h", "StateGroup", "cache_options.py",
+     "c/src/request_cache.cpp"),
+    ("ColumnLayout", CACHE, "stateport_column_layout", "cache_options.h", "ColumnLayout", "cache_options.py",
+     "c/src/request_cache.cpp"),
     ("RequestCacheOptions", CACHE, "stateport_request_cache_options", "cache_options.h", "CacheOptions",
-     "cache_options.py"),
-    ("TierOptions", TIERS, "stateport_tier_options", "transfers.h", "TierOptions", "tier_options.py"),
+     "cache_options.py", "c/src/request_cache.cpp"),
+    ("TierOptions", TIERS, "stateport_tier_options", "transfers.h", "TierOptions", "tier_options.py",
+     "c/src/cache_tiers.cpp"),
 ]
 # By name in C++: the names in C, and in Python.
 RENAMED = {
@@ -73,12 +79,17 @@ def python_members(path, name):
 
 
 def first_enumerators():
-    """By enumerator without the words that all of its enum begin with: whether it is the first one."""
+    """By enum: its first enumerator in lower case."""
     result = {}
     for path in (ROOT / C).glob("*.h"):
-        for body in re.findall(r"typedef enum \w+ \{(.*?)\}", path.read_text(encoding="utf-8"), flags=re.S):
-            result |= {name.lower(): i == 0 for i, name in enumerate(re.findall(r"^\s*STATEPORT_(\w+)", body, re.M))}
+        for name, body in re.findall(r"typedef enum (\w+) \{(.*?)\}", path.read_text(encoding="utf-8"), flags=re.S):
+            result[name] = re.search(r"^\s*STATEPORT_(\w+)", body, re.M)[1].lower()
     return result
+
+
+def read_members(path):
+    """Names of members that a source of the C interface reads."""
+    return set(re.findall(r"\b(?:given|group|tiers)\.(\w+)", (ROOT / path).read_text(encoding="utf-8")))
 
 
 def same_default(name, cpp, python):
@@ -91,7 +102,7 @@ def same_default(name, cpp, python):
 
 
 def check(found, enumerators):
-    cpp_name, header, c_name, c_header, class_name, module = found
+    cpp_name, header, c_name, c_header, class_name, module, reader = found
     cpp = members(header, rf"struct {cpp_name} \{{\n(.*?)\n\}};")
     c = members(f"{C}/{c_header}", rf"typedef struct {c_name} \{{\n(.*?)\n\}}")
     python = python_members(f"{PYTHON}/{module}", class_name)
@@ -109,9 +120,11 @@ def check(found, enumerators):
             if other not in c or name in OBJECTS or default in ("0", "false"):
                 continue
             said = "no limit" if default == NO_LIMIT else default.rsplit("::", 1)[-1]
-            is_first = any(first and enumerator.endswith("_" + said) for enumerator, first in enumerators.items())
-            if not is_first and f"0: {said}" not in c[other][2]:
+            named = [first for enum, first in enumerators.items() if enum in c[other][2]]
+            if not any(first.endswith("_" + said) for first in named) and f"0: {said}" not in c[other][2]:
                 yield f"the comment of {c_name}.{other} does not say \"0: {said}\", the default of C++"
+    for name in sorted(c.keys() - read_members(reader)):
+        yield f"{reader} does not read {c_name}.{name}"
     for kind, expected, present in ((c_name, expected_c, c), (class_name, expected_python, python)):
         for name in sorted(set(expected) ^ set(present)):
             yield f"{kind} {'has' if name in present else 'lacks'} {name}, and {cpp_name} does not agree"

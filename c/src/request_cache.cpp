@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 namespace stateport::c {
 namespace {
@@ -90,8 +89,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
     const auto costs = read_struct<stateport_eviction_options>(given.eviction, "eviction");
     has_costs = costs.state_bytes > 0 && costs.kv_bytes_per_token > 0;
   }
-  const auto* const slots = std::get_if<SlotLayout>(&wanted.layout);
-  const std::int64_t budget_bytes = slots == nullptr ? 0 : slots->budget_bytes;
+  const std::int64_t budget_bytes = slot_layout(wanted).budget_bytes;
   require(budget_bytes == 0 || has_costs, "budget_bytes", budget_bytes,
           "needs state_bytes and kv_bytes_per_token of eviction");
   const bool keeps_kv = read_optional_struct(given.tiers, "tiers").leading_blocks != nullptr;

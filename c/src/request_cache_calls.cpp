@@ -14,7 +14,6 @@
 #include <array>
 #include <memory>
 #include <string>
-#include <variant>
 
 using namespace stateport;
 using namespace stateport::c;
@@ -295,9 +294,8 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
                              [](const stateport_reuse_hint& hint) { return from_c(hint); });
     check_running(*held->cache, named);
     const RequestCacheOptions& options = held->cache->options();
-    const auto* const slots = std::get_if<SlotLayout>(&options.layout);
-    const bool copies = options.index == CacheIndex::tree && slots != nullptr && slots->separate_checkpoints &&
-                        end != RequestEnd::aborted;
+    const bool copies =
+        options.index == CacheIndex::tree && slot_layout(options).separate_checkpoints && end != RequestEnd::aborted;
     require(count <= 1 || !copies, "count", count, "must be 1 with index tree and separate_checkpoints");
     held->end_copies.clear();
     for (std::size_t i = 0; i < count; ++i)

@@ -186,9 +186,9 @@ def bookkeeping_rows():
     for turns in (200, 3000):
         yield row("policy", f"HIX, one eviction of {turns} turns | node LRU", "budget_policy_bench", f"evict/{turns}{manual}",
                   "hix_ns_per_eviction", "node_lru_ns_per_eviction", ns=2_000)
-    for index, name in enumerate(("slots", "tree", "align")):
+    for index, name in enumerate(("hash_slots", "tree_slots", "hash_columns")):
         for drafts in (0, 3):
-            goal = {"ns": 25_000} if name == "align" else {"ns": 10_000} if drafts == 0 else {}
+            goal = {"ns": 25_000} if name == "hash_columns" else {"ns": 10_000} if drafts == 0 else {}
             yield row("R1", f"plan and commit a decode step of 256 requests, {name}, {drafts} drafts | by hand",
                       "request_cache_bench", f"decode_step/cache:{index}/drafts:{drafts}{manual}", "ours_ns",
                       "by_hand_ns", **goal)

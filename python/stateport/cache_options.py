@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c
-from stateport._arguments import of_kind, struct_of
+from stateport._arguments import of_kind
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.hashing import check_seed
@@ -35,7 +35,7 @@ class SlotLayout:
     layout_fingerprint: StateSpec.fingerprint; 0 is refused unless unchecked_layout.
     checkpoints: states that can be kept beside those of running requests.
     separate_checkpoints: checkpoints lie in a store of their own.
-    scan_alignment_tokens: a pass over a prompt can save the state every so many tokens from its start; 0: every token;
+    scan_alignment_tokens: a pass over a prompt can save the state at its multiples from the start of the pass; 0: every token;
     -1: only at its end.
     placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
@@ -80,9 +80,11 @@ class ColumnLayout:
 
     def struct(self) -> Any:
         """It holds on to its groups."""
+        if not isinstance(self.groups, Sequence):
+            raise InvalidArgument(f"groups is {self.groups!r}, and must be a sequence of StateGroup")
         rows = (_c.StateGroup * len(self.groups))()
-        for row, group in zip(rows, self.groups, strict=True):
-            row.__init__(**dataclasses.asdict(of_kind("groups", group, StateGroup)))
+        for i, group in enumerate(self.groups):
+            rows[i].__init__(**dataclasses.asdict(of_kind(f"groups[{i}]", group, StateGroup)))
         return _c.ColumnLayout(mode=_number_of("mode", self.mode, ALIGN_MODES), groups=rows, group_count=len(rows))
 
 
@@ -95,8 +97,8 @@ class CacheOptions:
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
     drafts: of a row, at most. kv_tokens: room for KV, in whole blocks of block_size_tokens (index "tree": a page).
     unchecked_layout: a layout_fingerprint of 0 is accepted, and compares nothing.
-    eviction: None: least recent use. position_tokens: index "tree" with hix: the history of positions so many tokens
-    apart is kept.
+    eviction: None: least recent use. position_tokens: index "tree" with hix: distance of the positions whose history is kept, in
+    tokens.
     hash: of blocks, "sha256" or "xxh3_128", which is for a single tenant unless hash_seed is a secret.
     hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the same
     for all that share files or a store; 0: none.
@@ -132,7 +134,9 @@ class CacheOptions:
             values[name] = _number_of(name, values[name], allowed)
         check_seed("hash_seed", self.hash_seed)
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
-            values[name] = struct_of(name, values[name], kind)
+            if values[name] is not None and not isinstance(values[name], kind):
+                raise InvalidArgument(f"{name} is {values[name]!r}, and must be None or of {kind.__name__}")
+            values[name] = values[name] and values[name].struct()
         if not isinstance(self.layout, SlotLayout | ColumnLayout):
             raise InvalidArgument(f"layout is {self.layout!r}, and must be a SlotLayout or a ColumnLayout")
         values["slots" if isinstance(self.layout, SlotLayout) else "columns"] = values.pop("layout").struct()

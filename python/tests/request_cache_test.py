@@ -212,7 +212,7 @@ def make(combination: str = "tree_slots", **options: Any) -> sp.RequestCache:
 @pytest.mark.parametrize(("options", "text"), [
     ({"max_requests": 0}, "max_requests"), ({"kv_tokens": -1}, "kv_tokens"), ({"layout_fingerprint": 0}, "layout"),
     ({"placement": "somewhere"}, "placement is 'somewhere'"), ({"color": 3}, "color"),
-    ({"groups": [sp.StateGroup(16, 4)]}, "group"), ({"hash": "md5"}, "hash is 'md5'"),
+    ({"hash": "md5"}, "hash is 'md5'"),
 ])
 def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(sp.InvalidArgument) as raised:
@@ -221,9 +221,10 @@ def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(("layout", "text"), [
-    (sp.ColumnLayout(), "groups"), (sp.ColumnLayout([sp.StateGroup(16, 4)], mode="none"), "mode"),
+    (sp.ColumnLayout(), "groups"), (sp.ColumnLayout([sp.StateGroup(16, 4)], mode="none"), "mode = none"),
     (sp.ColumnLayout([sp.StateGroup(16, 4)], mode="some"), "mode is 'some'"), ({"checkpoints": 3}, "layout is {"),
-    (sp.ColumnLayout([(16, 4)]), "groups is a tuple"),  # type: ignore[list-item]
+    (sp.ColumnLayout([(16, 4)]), "groups[0] is a tuple"),  # type: ignore[list-item]
+    (sp.ColumnLayout(None), "groups is None"),  # type: ignore[arg-type]
 ])
 def test_bad_layouts_are_refused(layout: Any, text: str) -> None:
     with pytest.raises(sp.InvalidArgument) as raised:

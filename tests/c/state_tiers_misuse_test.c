@@ -351,8 +351,7 @@ static void refuse_groups(void) {
 /// A cache goes before it hears of its stores, and before its engine takes the loads of KV from elsewhere: the next
 /// cache that the mover serves hears of neither.
 static void serve_the_next(bool states_alone) {
-  const tier_engine_options options = {
-      .combination = tree_slots, .host_bytes = 1 << 20, .states_alone = states_alone};
+  const tier_engine_options options = {.combination = tree_slots, .host_bytes = 1 << 20, .states_alone = states_alone};
   tier_engine one;
   tier_engine next;
   tier_engine_make(&one, &options);

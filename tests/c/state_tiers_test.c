@@ -9,7 +9,6 @@
 
 enum { prompts = 6, folder_bytes = 64, polls_max = 1000000 };
 
-
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
 /// Events of one prompt's end: (content, medium) pairs that were stored or removed.
@@ -111,7 +110,8 @@ static void test_restart(int32_t kind, bool by_hand) {
   make_folder(folder, sizeof folder);
   char images[folder_bytes + 8];
   snprintf(images, sizeof images, "%s/images", folder);
-  const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .folder = images, .by_hand = by_hand};
+  const tier_engine_options options = {
+      .combination = kind, .host_bytes = 1 << 20, .folder = images, .by_hand = by_hand};
   tier_engine engine;
   tier_engine_make(&engine, &options);
   const int before = check_failures;

@@ -10,7 +10,9 @@
 using namespace stateport;
 using namespace stateport::engine;
 
-TEST_CASE("with a host and files below it every index gives the oracle's tokens and final states, after restarts too") {
+TEST_CASE(
+    "with a host and files below it each index and layout gives the oracle's tokens and final states, after restarts "
+    "too") {
   std::map<std::string_view, CacheCounts> counts;
   std::uint64_t seeds = 0;
   test::for_each_seed(400, [&](test::Random&, std::uint64_t seed) {

@@ -42,7 +42,7 @@ const stateport_tier_options* tiers(World& world) {
   return world.given(options);
 }
 
-/// Options, and both layouts: one that is not wanted is given with others that are not usual.
+/// Options, and both layouts. Now and then both are given, or none.
 struct Setup {
   stateport_request_cache_options options = {};
   stateport_slot_layout slots = {};
@@ -92,13 +92,13 @@ void cache_create(World& world) {
   options.events = world.flag();
   setup.slots.placement = columns ? 0 : static_cast<std::int32_t>(world.input.below(6));
   setup.slots.separate_checkpoints = columns ? 0 : world.flag();
-  const bool both = !columns && world.input.below(65) / 64 == 1;
-  set_groups(world, setup.columns, columns ? 1 + world.input.below(2) : 0);
+  const std::uint32_t unusual_layout = world.input.below(65);  // 0: none is given; 64: both
+  set_groups(world, setup.columns, 1 + world.input.below(2));
   options.eviction = eviction(world);
   if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
-  if (!columns) options.slots = world.given(setup.slots);
-  if (columns || both) options.columns = world.given(setup.columns);
+  if (unusual_layout == 64 || (!columns && unusual_layout != 0)) options.slots = world.given(setup.slots);
+  if (unusual_layout == 64 || (columns && unusual_layout != 0)) options.columns = world.given(setup.columns);
   const auto* const given = world.given(options);
   world.make<stateport_request_cache>(
       Kind::cache, [&](stateport_request_cache** out) { return stateport_request_cache_create(given, out); });

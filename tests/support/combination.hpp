@@ -44,13 +44,11 @@ inline constexpr std::array slot_combinations = {Combination::hash_slots, Combin
 }
 /// A pass itself writes the states at all boundaries: its rows have all drafts or none.
 [[nodiscard]] inline bool is_mode_all(const RequestCacheOptions& options) noexcept {
-  const auto* const layout = std::get_if<ColumnLayout>(&options.layout);
-  return layout != nullptr && layout->mode == AlignMode::all;
+  return column_layout(options).mode == AlignMode::all;
 }
 /// False in columns, too.
 [[nodiscard]] inline bool has_separate_checkpoints(const RequestCacheOptions& options) noexcept {
-  const auto* const layout = std::get_if<SlotLayout>(&options.layout);
-  return layout != nullptr && layout->separate_checkpoints;
+  return slot_layout(options).separate_checkpoints;
 }
 
 }  // namespace stateport::test

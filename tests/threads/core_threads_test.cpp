@@ -82,7 +82,7 @@ std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double
 
 }  // namespace
 
-TEST_CASE("caches on threads of their own, of every index, serve as one alone does") {
+TEST_CASE("caches on threads of their own, of each index and layout, serve as one alone does") {
   constexpr std::array indexes = every_combination;
   const auto life = [&](std::size_t number) {
     const auto cache = make_request_cache(options_of(indexes[number % indexes.size()]));

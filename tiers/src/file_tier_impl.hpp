@@ -3,11 +3,11 @@
 
 #include <stateport/tiers/file_tier.hpp>
 
-#include "ready_queue.hpp"
 #include "file_calls.hpp"
 #include "image_directory.hpp"
 #include "image_folder.hpp"
 #include "image_io.hpp"
+#include "ready_queue.hpp"
 
 #include <atomic>
 #include <condition_variable>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/tiers/handover.hpp>
-
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/handover.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -7,7 +7,6 @@
 #include "containers/hash_index.hpp"
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
-
 #include "frame_arena.hpp"
 
 #include <string.h>

@@ -3,11 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <fmt/format.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
-#include <list>
 #include <exception>
+#include <list>
 #include <system_error>
 #include <thread>
 #include <utility>

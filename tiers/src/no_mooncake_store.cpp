@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instead of mooncake_store.cpp where Mooncake was not found.
-#include <stateport/tiers/mooncake_store.hpp>
-
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/mooncake_store.hpp>
 
 namespace stateport {
 

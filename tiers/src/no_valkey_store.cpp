@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instead of valkey_store.cpp where hiredis was not found.
-#include <stateport/tiers/valkey_store.hpp>
-
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/valkey_store.hpp>
 
 namespace stateport {
 

@@ -3,10 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace stateport {
 namespace {

@@ -4,7 +4,6 @@
 #include <stateport/core/model/error.hpp>
 
 #include "containers/reserve_amortised.hpp"
-
 #include "ready_queue.hpp"
 #include "remote_jobs.hpp"
 

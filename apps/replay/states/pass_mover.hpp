@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <variant>
 #include <vector>
 
 namespace stateport::replay {
@@ -21,11 +20,9 @@ struct StateRoom {
 };
 
 [[nodiscard]] inline StateRoom room_for(const RequestCacheOptions& cache) {
-  const auto* const layout = std::get_if<SlotLayout>(&cache.layout);
-  const bool apart = layout != nullptr && layout->separate_checkpoints;
   return {.slots = state_slots(cache),
           .scratch_slots = scratch_slots(cache),
-          .checkpoint_slots = apart ? checkpoint_slots(cache) : 0};
+          .checkpoint_slots = slot_layout(cache).separate_checkpoints ? checkpoint_slots(cache) : 0};
 }
 
 struct MoverCounts {

@@ -32,7 +32,7 @@ class AgeBuckets {
  private:
   static constexpr double cube_root_of_2 = 1.259921049894873165;
   static constexpr double cube_root_of_4 = 1.587401051968199475;
-  /// By the first bits of a mantissa. If they do not decide, or the logarithm may be rounded up, it decides itself.
+  /// By the first bits of a mantissa. std::log2 decides where these bits do not, and where it may round up.
   static constexpr int third_bits = 8;
   static constexpr std::uint8_t doubtful_third = UINT8_MAX;
   static constexpr auto thirds_of_doubling = [] {

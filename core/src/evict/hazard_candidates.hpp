@@ -33,13 +33,13 @@ class HazardCandidates {
   /// A prefix was kept: its position is the candidate's while that has a state.
   void keep(const KeptFacts& prefix);
   void lose_state(Index index) noexcept;
-  /// The candidate is gone. Who would have continued from it will hit at `heir`, if any.
+  /// The candidate is gone. Requests that would have continued from it will hit at `heir`, if there is one.
   void remove(Index index, Index heir);
   void clear_all() noexcept;
 
   /// A hint that promises_hits() will be asked.
   void fetch(Index index) const noexcept { detail::prefetch(positions_.data() + index); }
-  /// Uses per second from now on. At a leaf those count too that would have hit below it.
+  /// Uses per second from now on. At a leaf, uses count too that would have hit below it.
   [[nodiscard]] double hits_per_s(Index index, bool leaf) const noexcept;
   /// If not, hits_per_s() is 0.
   [[nodiscard]] bool promises_hits(Index index) const noexcept {
@@ -71,8 +71,8 @@ class HazardCandidates {
   }
 
   HazardModel model_;
-  /// A place of positions_: the candidate's position is unknown, but inherited_ is known. One table tells so of all
-  /// that nothing is known of, which in a large cache are most.
+  /// A place of positions_: the candidate's position is unknown, but inherited_ is known. positions_ alone says
+  /// that nothing is known of a candidate, which in a large cache is true for most.
   static constexpr HazardModel::Position inherited_only = HazardModel::none - 1;
 
   Table<HazardModel::Position> positions_;  ///< by candidate: of its end, pinned; none: nothing is known

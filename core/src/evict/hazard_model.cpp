@@ -120,6 +120,11 @@ PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
   return past;
 }
 
+// Not inline: this source is compiled without fused operations.
+double HazardModel::with_own_rate(Position position, double learned) const noexcept {
+  return own_rates_[position].combined(learned, now_s_);
+}
+
 /// A request came back here.
 void HazardModel::hit(Position position) noexcept {
   account(position);

@@ -86,12 +86,10 @@ class HazardModel {
   /// Uses per second that a demand promises from now on. Not known: 0.
   [[nodiscard]] double index(const Demand& demand) const noexcept;
   /// The same of a position whose demand has an own_rate: `learned` for its class, drawn towards its own rate.
-  [[nodiscard]] double with_own_rate(Position position, double learned) const noexcept {
-    return own_rates_[position].combined(learned, now_s_);
-  }
+  [[nodiscard]] double with_own_rate(Position position, double learned) const noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept;
-  /// Throws std::logic_error naming the first violation, also unless the pins are those of `pinned_by`. O(positions).
+  /// Throws std::logic_error naming the first violation, also if the pins differ from `pinned_by`. O(positions).
   void check_invariants(std::span<const Position> pinned_by) const;
 
  private:

@@ -17,8 +17,9 @@ constexpr double pooled_strength = 1;
 constexpr double prior_hazard_per_s = 0.03;  ///< of ends: one use in half a minute
 constexpr double other_prior = 0.1;          ///< of branch points and rungs, relative to it
 
+constexpr double least_hazard_per_s = 1e-9;  ///< one use in 30 years: keeps a division finite
+
 // Limits of the arithmetic: none changes a rank by more than a part in 10^4.
-constexpr double least_hazard_per_s = 1e-9;   ///< keeps a division finite
 constexpr double negligible_hazard = 1e-12;   ///< below, a wait is the whole bucket
 constexpr double negligible_survival = 1e-4;  ///< later buckets are left out
 constexpr double rounding_margin = 1 + 1e-9;  ///< of sums of some 60 terms

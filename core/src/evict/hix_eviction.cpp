@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learned hazard index for caches that have their own shape: they tell facts, HazardCandidates tells hits.
+// The learned hazard index for caches that have their own shape: they give facts, HazardCandidates gives expected hits.
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 

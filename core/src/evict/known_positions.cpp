@@ -27,6 +27,7 @@ KnownPositions::Position KnownPositions::find(PositionKey key) const noexcept {
 }
 
 KnownPositions::Position KnownPositions::add(PositionKey key) noexcept {
+  STATEPORT_ASSERT(!is_full() && find(key) == none);
   const auto position = static_cast<Position>(entries_.size());
   entries_.emplace_back();
   entries_[position].key = key;
@@ -36,6 +37,7 @@ KnownPositions::Position KnownPositions::add(PositionKey key) noexcept {
 }
 
 void KnownPositions::replace(Position position, PositionKey key) noexcept {
+  STATEPORT_ASSERT(!entries_[position].pinned() && find(key) == none);
   leave_list(position);
   table_.erase(hash(entries_[position].key), position);
   entries_[position] = {.key = key};

@@ -41,7 +41,7 @@ class KnownPositions {
   void unpin(Position position) noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept { return entries_.capacity() * sizeof(Entry) + table_.bytes(); }
-  /// Throws std::logic_error naming the first violation, also unless the pins are those of `pinned_by`. O(positions).
+  /// Throws std::logic_error naming the first violation, also if the pins differ from `pinned_by`. O(positions).
   void check_invariants(std::span<const Position> pinned_by) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace stateport {
 
-/// Learns how much oftener positions with a feature are hit than their class says: hits / expected hits, for each value
-/// of the feature by itself.
+/// Learns how much more often positions with a feature are hit than their class says: hits / expected hits, for each
+/// value of the feature by itself.
 class LearnedFactor {
  public:
   static constexpr std::uint8_t none = 15;  ///< a value that has the factor 1; values are below it

@@ -38,7 +38,7 @@ class OwnRate {
   static constexpr float hits_min = 3;
   static constexpr float strength = 8;      ///< the number of hits that the class counts for
   static constexpr double start_s = 30;     ///< added to the time that the position was known
-  static constexpr double wait_factor = 2;  ///< of the time since its last hit, which may be the begin of a long pause
+  static constexpr double wait_factor = 2;  ///< of the time since its last hit, in which a long pause may have begun
 
   double hit_s_ = 0;  ///< the last time, or when it became known
   float span_s_ = 0;  ///< from then to the last time

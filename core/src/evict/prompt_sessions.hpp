@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "containers/assert.hpp"
 #include "containers/table.hpp"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace stateport {
 /// another one with the same place takes it over. Nothing allocates after construction.
 class PromptSessions {
  public:
-  /// A handful of conversations runs for each of the some hundred requests of a device. 48 KiB.
+  /// Several for each of the hundred or so requests that run on a device at a time. 48 KiB.
   static constexpr std::size_t places = 2048;
 
   /// The place of a session that has a request now, from 1 on; 0 for the id 0, which is no session.
@@ -28,6 +29,7 @@ class PromptSessions {
   /// Whether the session at this place had a request after `used_s`. False if the place went to another session since:
   /// then nothing is known.
   [[nodiscard]] bool went_on(std::uint16_t place, double used_s) const noexcept {
+    STATEPORT_ASSERT(place > 0);
     const Session& session = sessions_[place - std::size_t{1}];
     return session.since_s <= used_s && used_s < session.used_s;
   }

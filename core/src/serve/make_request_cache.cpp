@@ -22,9 +22,9 @@ void check_memory(const RequestCacheOptions& options) {
   constexpr std::int64_t half = INT64_MAX / 2;
   const std::int64_t slots = std::int64_t{options.max_requests} + slot_layout(options).checkpoints;
   require(options.memory.state_bytes <= half / slots, "memory.state_bytes", options.memory.state_bytes,
-          "is too much for so many states");
+          "is too much for this number of states");
   require(options.memory.kv_bytes_per_token <= half / (options.kv_tokens + 1), "memory.kv_bytes_per_token",
-          options.memory.kv_bytes_per_token, "is too much for so many tokens");
+          options.memory.kv_bytes_per_token, "is too much for this number of tokens");
 }
 
 void require_counts(const RequestCacheOptions& options) {
@@ -126,8 +126,8 @@ void check_options(const RequestCacheOptions& options) {
     require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",
             "must be that of the store, unless unchecked_layout is set");
   };
-  if (!in_columns(options)) return check_fingerprint(detail::slot_layout(options).layout_fingerprint);
-  for (const StateGroup& group : detail::column_layout(options).groups) check_fingerprint(group.layout_fingerprint);
+  if (!in_columns(options)) return check_fingerprint(slot_layout(options).layout_fingerprint);
+  for (const StateGroup& group : column_layout(options).groups) check_fingerprint(group.layout_fingerprint);
 }
 
 }  // namespace

@@ -4,11 +4,10 @@
 #include <stateport/core/serve/cache_options.hpp>
 
 #include <cstdint>
-#include <variant>
 
 namespace stateport::detail {
 
-/// Of each group of an index in columns: the null block, and the last one, which is never handed out.
+/// Of each group of a layout in columns: the null block, and the last one, which is never handed out.
 inline constexpr std::int32_t reserved_state_blocks = 2;
 
 /// At most this many states that one pass over a prompt saves on its way, with CheckpointPlacement::passes: at the
@@ -18,17 +17,5 @@ inline constexpr std::int32_t pass_saves_max = 3;
 /// Throws InvalidArgument for sizes, and for combinations of options, that no RequestCache can have. Does not look at
 /// fingerprints of layouts: an engine asks for sizes before it makes its stores.
 void require_sizes(const RequestCacheOptions& options);
-
-/// The layout of this kind; one without any checkpoint or group if the options have the other kind.
-[[nodiscard]] inline const SlotLayout& slot_layout(const RequestCacheOptions& options) noexcept {
-  static constexpr SlotLayout none;
-  const auto* const layout = std::get_if<SlotLayout>(&options.layout);
-  return layout == nullptr ? none : *layout;
-}
-[[nodiscard]] inline const ColumnLayout& column_layout(const RequestCacheOptions& options) noexcept {
-  static const ColumnLayout none;
-  const auto* const layout = std::get_if<ColumnLayout>(&options.layout);
-  return layout == nullptr ? none : *layout;
-}
 
 }  // namespace stateport::detail

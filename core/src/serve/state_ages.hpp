@@ -10,7 +10,7 @@
 
 namespace stateport::detail {
 
-/// How long checkpoints went unused, for the ages of CacheStats. Index align has none.
+/// How long checkpoints went unused, for the ages of CacheStats. Index hash in columns has none.
 class StateAges {
  public:
   StateAges(std::size_t slots, CacheStats& stats) : stats_(stats), used_s_(slots, 0) {}

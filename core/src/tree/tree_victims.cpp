@@ -155,7 +155,8 @@ void TreeVictims::check_invariants() const {
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
     const RadixNode& node = nodes_[index];
     if (node.pages == 0) continue;
-    require_invariant(key(index) == policy_.key(facts(index)), structure, "a node that has a rank is worthless");
+    require_invariant(key(index) == policy_.key(facts(index)), structure,
+                      "a node that has a rank is expected to have no hits");
     const bool candidate =
         ranks_states() && node.slot < 0 ? bare_.contains(bare_leaves(), index) : leaves_.contains(leaves(), index);
     require_invariant(candidate || !is_leaf(index), structure, "an evictable leaf is not indexed");

@@ -78,31 +78,31 @@ TEST_CASE("for hix, an end that is expected to stay idle is worth less until the
   CHECK(key_of_idle_end(1000, 1001) == key_of_idle_end(0, 1001));
 }
 
-TEST_CASE("hix calls worthless what nothing is known of: neither its position nor what it inherited") {
+TEST_CASE("hix expects no hits of a candidate whose position is not known and that inherited nothing") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
   LearningPolicy& learner = *policy->learning();
   learner.reserve(3);
-  const auto worthless = [&] {
+  const auto hopeless = [&] {
     learner.check_invariants();
     std::vector<bool> answers;
     for (const std::uint32_t index : {0U, 1U, 2U, 3U}) answers.push_back(learner.has_no_expected_hits(index));
     return answers;
   };
-  CHECK(worthless() == std::vector{true, true, true, true});
+  CHECK(hopeless() == std::vector{true, true, true, true});
   learner.kept({.index = 1, .has_state = true, .key = 1, .depth_blocks = 4, .prompt = {.blocks = 4}});
   learner.kept(
       {.index = 2, .has_state = true, .key = 2, .depth_blocks = 2, .at = KeptAt::rung, .prompt = {.blocks = 4}});
-  CHECK(worthless() == std::vector{true, false, false, true});
+  CHECK(hopeless() == std::vector{true, false, false, true});
   // An end that loses its state is still where its prompt will hit; a rung is not.
   learner.lost_state(1);
   learner.lost_state(2);
-  CHECK(worthless() == std::vector{true, false, true, true});
+  CHECK(hopeless() == std::vector{true, false, true, true});
   learner.removed(1, 0);
-  CHECK(worthless() == std::vector{false, true, true, true});
+  CHECK(hopeless() == std::vector{false, true, true, true});
   CHECK(VictimKey::from(0, 1) < policy->key(leaf_with_state(0)));
   CHECK(policy->key(leaf_with_state(1)) == VictimKey::from(0, 1));
   learner.cleared();
-  CHECK(worthless() == std::vector{true, true, true, true});
+  CHECK(hopeless() == std::vector{true, true, true, true});
 }
 
 TEST_CASE("for hix, an end that its conversation has left ranks below one that may go on") {

@@ -145,7 +145,7 @@ TEST_CASE("what two requests insert is cached once, and the rest of the second o
   }
 }
 
-TEST_CASE("KV that is cached behind the hit is named again by slots, and read by the request with the other indexes") {
+TEST_CASE("KV that is cached behind the hit is named again by hash in slots, and read by the request otherwise") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);

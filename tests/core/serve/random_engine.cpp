@@ -9,7 +9,6 @@
 #include <array>
 #include <string>
 #include <utility>
-#include <variant>
 
 namespace stateport::test {
 namespace {
@@ -163,8 +162,7 @@ void RandomEngine::check_usage() const {
   REQUIRE(cache_->stats().eviction_ages.total() <= usage.evicted_states);
   if (!options_.tiers.enabled()) REQUIRE(cache_->stats().reuse_ages.total() == hits);
   // An order of a tree spares the request that ended last.
-  const auto* const layout = std::get_if<SlotLayout>(&options_.layout);
-  const std::int64_t budget_bytes = layout == nullptr ? 0 : layout->budget_bytes;
+  const std::int64_t budget_bytes = slot_layout(options_).budget_bytes;
   if (budget_bytes > 0 && (options_.index == CacheIndex::hash || options_.eviction == EvictionOrder::hix))
     REQUIRE(options_.memory.of(usage.kv_tokens, usage.states) <= budget_bytes);
   if (!options_.events) return;

@@ -39,7 +39,7 @@ using stateport::test::small_cache;
 using stateport::test::StateWorld;
 using Tokens = StateWorld::Tokens;
 
-TEST_CASE("a second request continues from the state of the first, with every index") {
+TEST_CASE("a second request continues from the state of the first, with each index and layout") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small_cache(index);
@@ -472,6 +472,7 @@ TEST_CASE("options that cannot be are refused") {
     refused_sizes(index, [](auto& options) { options.kv_tokens = -4; });
     refused_sizes(index, [](auto& options) { options.max_request_tokens = INT64_MAX; });
     refused_options(index, [](auto& options) { options.position_tokens = 0; });
+    refused_sizes(index, [](auto& options) { options.index = static_cast<stateport::CacheIndex>(2); });
     refused_options(index, [](auto& options) { options.memory.state_bytes = INT64_MAX / 4; });
     refused_options(index, [](auto& options) { options.memory.kv_bytes_per_token = INT64_MAX / 4; });
     refused_options(index, [](auto& options) { options.memory.state_bytes = 0; });
@@ -821,50 +822,53 @@ TEST_CASE("of two caches with one remote tier, too, every pass reads the state a
   }
 }
 
+namespace {
+
+void check_decode_allocations(Combination index, bool scrub) {
+  CAPTURE(static_cast<int>(index));
+  CAPTURE(scrub);
+  RequestCacheOptions options = small_cache(index, 2);
+  options.scrub = scrub;
+  options.max_request_tokens = 500;
+  options.kv_tokens = 4000;
+  if (in_columns(index))
+    for (StateGroup& group : columns(options).groups) group.blocks = 200;
+  const auto cache = make_request_cache(options);
+  const auto run = [&] {
+    std::array<PassRow, 4> rows;
+    std::array<std::int32_t, 4> counts;
+    std::array<Token, 12> sampled = {};
+    std::uint64_t allocations = 0;
+    for (int request = 0; request < 4; ++request) {
+      const Tokens prompt = counting(9, 1000 * request);
+      const auto started = cache->start({.tokens = prompt, .name_space = {.salt = request % 2 == 0 ? "one" : "two"}});
+      rows[static_cast<std::size_t>(request)] = {.request = started->request,
+                                                 .tokens = static_cast<std::int32_t>(9 - started->reused_tokens)};
+    }
+    for (int step = 0; step < 100; ++step) {
+      const std::uint64_t before = test::heap_allocations();
+      const PassPlan plan = cache->plan(rows);
+      std::size_t sum = 0;
+      for (std::size_t i = 0; i < 4; ++i) {
+        counts[i] = rows[i].drafts > 0 ? 1 + (step + static_cast<int>(i)) % 3 : 1;
+        sum += static_cast<std::size_t>(counts[i]);
+        rows[i].drafts = 2;
+        rows[i].tokens = 3;
+      }
+      static_cast<void>(cache->commit(plan.pass, counts, std::span(sampled).first(sum)));
+      allocations += test::heap_allocations() - before;
+    }
+    for (const PassRow& row : rows) cache->finish(row.request);
+    return allocations;
+  };
+  CHECK(run() == 0);
+  cache->reset();
+  CHECK(run() == 0);
+}
+
+}  // namespace
+
 TEST_CASE("a request cache allocates nothing for decode steps, not even for the first ones") {
-  constexpr std::array cases = {
-      std::pair(Combination::hash_slots, false),   std::pair(Combination::hash_slots, true),
-      std::pair(Combination::tree_slots, false),   std::pair(Combination::tree_slots, true),
-      std::pair(Combination::hash_columns, false), std::pair(Combination::hash_columns, true)};
-  for (const auto& [index, scrub] : cases) {
-    CAPTURE(static_cast<int>(index));
-    CAPTURE(scrub);
-    RequestCacheOptions options = small_cache(index, 2);
-    options.scrub = scrub;
-    options.max_request_tokens = 500;
-    options.kv_tokens = 4000;
-    if (in_columns(index))
-      for (StateGroup& group : columns(options).groups) group.blocks = 200;
-    const auto cache = make_request_cache(options);
-    const auto run = [&] {
-      std::array<PassRow, 4> rows;
-      std::array<std::int32_t, 4> counts;
-      std::array<Token, 12> sampled = {};
-      std::uint64_t allocations = 0;
-      for (int request = 0; request < 4; ++request) {
-        const Tokens prompt = counting(9, 1000 * request);
-        const auto started = cache->start({.tokens = prompt, .name_space = {.salt = request % 2 == 0 ? "one" : "two"}});
-        rows[static_cast<std::size_t>(request)] = {.request = started->request,
-                                                   .tokens = static_cast<std::int32_t>(9 - started->reused_tokens)};
-      }
-      for (int step = 0; step < 100; ++step) {
-        const std::uint64_t before = test::heap_allocations();
-        const PassPlan plan = cache->plan(rows);
-        std::size_t sum = 0;
-        for (std::size_t i = 0; i < 4; ++i) {
-          counts[i] = rows[i].drafts > 0 ? 1 + (step + static_cast<int>(i)) % 3 : 1;
-          sum += static_cast<std::size_t>(counts[i]);
-          rows[i].drafts = 2;
-          rows[i].tokens = 3;
-        }
-        static_cast<void>(cache->commit(plan.pass, counts, std::span(sampled).first(sum)));
-        allocations += test::heap_allocations() - before;
-      }
-      for (const PassRow& row : rows) cache->finish(row.request);
-      return allocations;
-    };
-    CHECK(run() == 0);
-    cache->reset();
-    CHECK(run() == 0);
-  }
+  for (const Combination index : every_combination)
+    for (const bool scrub : {false, true}) check_decode_allocations(index, scrub);
 }

@@ -14,7 +14,9 @@
 #include <vector>
 
 using namespace stateport;
+using test::Combination;
 using test::every_combination;
+using test::index_of;
 
 namespace {
 

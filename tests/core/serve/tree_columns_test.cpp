@@ -239,7 +239,8 @@ TEST_CASE("two requests that load one state read the same blocks of states and o
 TEST_CASE("a tree over columns refuses options that keep no state") {
   RequestCacheOptions options = two_groups(13);
   columns(options).mode = AlignMode::none;
-  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("mode"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("mode = none"),
+                       InvalidArgument);
 }
 
 }  // namespace stateport

@@ -6,8 +6,8 @@
 #include <stateport/c/eviction.h>
 #include <stateport/c/transfers.h>
 
-/// Options of a request cache: <stateport/core/serve/cache_options.hpp>, which has the rules. Plain data. Members,
-/// their names and their defaults are those of C++; where 0 is no value of an option, it is the default.
+/// Options of a request cache: <stateport/core/serve/cache_options.hpp>, which has the rules. Plain data. Members
+/// have the names and the defaults of C++. 0 stands for the default of an option for which 0 is not valid.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -67,7 +67,7 @@ typedef struct stateport_state_group {
   /// Of running requests and of checkpoints together. Index tree: a running request keeps one checkpoint, too.
   int32_t blocks;
   int32_t conv_window;          ///< the shortest of the group's conv states; 0: it has none
-  uint64_t layout_fingerprint;  ///< as stateport_slot_layout.layout_fingerprint, of the group's layers
+  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint of the group's layers
 } stateport_state_group;
 
 /// States lie in blocks that the columns of block tables name.
@@ -89,7 +89,7 @@ typedef struct stateport_request_cache_options {
   int32_t block_size_tokens;               ///< of KV; index tree: of a page; 0: 16
   int64_t kv_tokens;                       ///< room for KV; rounded down to whole blocks
   stateport_flag unchecked_layout;         ///< not 0: a layout_fingerprint of 0 is accepted, and compares nothing
-  /// Of states, and of leaves of a tree; null: LRU. Index hash with columns: no hix and no gdsf.
+  /// Of states, and of leaves of a tree; null: LRU, while order 0 is hix. Index hash with columns: no hix and no gdsf.
   const stateport_eviction_options* eviction;
   int32_t position_tokens;  ///< index tree, hix: distance of the positions whose history is kept; 0: 64
   int32_t hash;             ///< stateport_block_hash, of blocks

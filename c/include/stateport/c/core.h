@@ -2,9 +2,9 @@
 #ifndef STATEPORT_C_CORE_H
 #define STATEPORT_C_CORE_H
 
-/// Everything of stateport that needs no device, for C11 and for every language that calls C: link stateport::c_core,
-/// or `pkg-config stateport-c-core`. Planners for engines that keep their own cache are in the same library, and
-/// declared in <stateport/c/parts.h>. <stateport.h> has the rest, and includes both.
+/// The part of stateport that needs no device, for C11 and for every language that calls C: link stateport::c_core, or
+/// `pkg-config stateport-c-core`. <stateport/c/parts.h> declares planners of the same library, for engines that keep
+/// their own cache. <stateport.h> includes both and the rest.
 ///
 /// Results. A function that can fail returns a stateport_status. When it is not STATEPORT_OK, nothing has changed,
 /// outputs are not written, and stateport_last_error() tells more. (Only a call with an output `done` may have done a

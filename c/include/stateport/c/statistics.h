@@ -46,7 +46,7 @@ typedef struct stateport_cache_stats {
   double eviction_age_p90_s;
   int64_t evicted_kv_tokens;  ///< since the cache was made
   int64_t kv_tokens;          ///< of whole blocks, cached or of running requests
-  int64_t states;             ///< checkpoints; align: blocks of states, with those of running requests
+  int64_t states;             ///< checkpoints; in columns: blocks of states, with those of running requests
 } stateport_cache_stats;
 
 #ifdef __cplusplus

@@ -69,13 +69,13 @@ struct StateGroup {
   std::int32_t block_size_tokens = 0;    ///< of states; a multiple of RequestCacheOptions::block_size_tokens
   std::int32_t blocks = 0;               ///< of checkpoints and running requests (index tree: each keeps a checkpoint)
   std::int32_t conv_window = 0;          ///< W, the shortest of the group's conv states; 0: it has none
-  std::uint64_t layout_fingerprint = 0;  ///< as SlotLayout::layout_fingerprint
+  std::uint64_t layout_fingerprint = 0;  ///< of the group's store; 0 is refused unless unchecked_layout
 };
 
 /// States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies, and leaves
 /// states at the boundaries of blocks. With index tree all groups have a checkpoint at a boundary, or none.
 struct ColumnLayout {
-  AlignMode mode = AlignMode::align;  ///< all: the pass itself writes the state at every boundary; tree: not none
+  AlignMode mode = AlignMode::align;  ///< all: the pass itself writes the state at every boundary; index tree: not none
   std::vector<StateGroup> groups;     ///< at least one
 };
 
@@ -120,6 +120,9 @@ struct RequestCacheOptions {
 [[nodiscard]] constexpr bool in_columns(const RequestCacheOptions& options) noexcept {
   return std::holds_alternative<ColumnLayout>(options.layout);
 }
+/// The layout, if it is of this kind; else one without checkpoints, or without groups.
+[[nodiscard]] const SlotLayout& slot_layout(const RequestCacheOptions& options) noexcept;
+[[nodiscard]] const ColumnLayout& column_layout(const RequestCacheOptions& options) noexcept;
 /// Groups of layers: in columns as many as the layout has, else one.
 [[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
 

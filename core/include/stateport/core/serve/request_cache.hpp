@@ -165,8 +165,8 @@ class RequestCache {
 /// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
 /// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
 /// - slots: checkpoints, an alignment or a budget that is negative, separate_checkpoints without checkpoints,
-///   decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, the latter without index tree and a
-///   placement other than passes;
+///   decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index
+///   hash or with placement passes;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
 ///   any) not longer than drafts; index tree or tiers with mode none; index hash with an order that learns.

@@ -102,7 +102,7 @@ struct StateSave {
 /// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
 ///
 /// `slots` is the row of the block table (layout in columns), or the live slot alone (layout in slots). A column is an
-/// index into it. With drafts the indexes differ:
+/// index into it. With drafts the layouts differ:
 ///
 ///     in slots:    slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
 ///                  memory of the engine, and the commit says which of them moves where (StepCommit).
