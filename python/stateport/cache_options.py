@@ -35,8 +35,8 @@ class SlotLayout:
     layout_fingerprint: StateSpec.fingerprint; 0 is refused unless unchecked_layout.
     checkpoints: states that can be kept beside those of running requests.
     separate_checkpoints: checkpoints lie in a store of their own.
-    scan_alignment_tokens: a pass over a prompt can save the state at its multiples from the start of the pass; 0: every token;
-    -1: only at its end.
+    scan_alignment_tokens: a pass over a prompt can save the state at its multiples from the start of the pass; 0: every
+    token; -1: only at its end.
     placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
     decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only at the end of a request.
@@ -97,8 +97,8 @@ class CacheOptions:
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
     drafts: of a row, at most. kv_tokens: room for KV, in whole blocks of block_size_tokens (index "tree": a page).
     unchecked_layout: a layout_fingerprint of 0 is accepted, and compares nothing.
-    eviction: None: least recent use. position_tokens: index "tree" with hix: distance of the positions whose history is kept, in
-    tokens.
+    eviction: None: least recent use. position_tokens: index "tree" with hix: distance of the positions whose history is
+    kept, in tokens.
     hash: of blocks, "sha256" or "xxh3_128", which is for a single tenant unless hash_seed is a secret.
     hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the same
     for all that share files or a store; 0: none.

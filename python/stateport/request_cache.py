@@ -43,6 +43,7 @@ from stateport.hashing import MediaKey, Namespace, media_rows
 from stateport.passes import HitPlaces, PassCommit, PassPlan
 
 _FINISHED, _PREEMPTED, _ABORTED = range(3)
+_SLOTS = SlotLayout()
 
 
 class RequestCache(CacheTiers):
@@ -53,7 +54,7 @@ class RequestCache(CacheTiers):
     [before]: for each group of the plan: clear, copies. [after]: for each group of the commit: steps, from_scratch,
     copies. Passes are committed in the order of their plans. Raises InvalidArgument for options that do not fit."""
 
-    def __init__(self, index: str = "hash", layout: SlotLayout | ColumnLayout = SlotLayout(), **options: Any) -> None:
+    def __init__(self, index: str = "hash", layout: SlotLayout | ColumnLayout = _SLOTS, **options: Any) -> None:
         try:
             self.options = CacheOptions(index, layout, **options)
         except TypeError as error:
