@@ -135,7 +135,7 @@ class CacheOptions:
         check_seed("hash_seed", self.hash_seed)
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
-                raise InvalidArgument(f"{name} is {values[name]!r}, and must be None or of {kind.__name__}")
+                raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
             values[name] = values[name] and values[name].struct()
         if not isinstance(self.layout, SlotLayout | ColumnLayout):
             raise InvalidArgument(f"layout is {self.layout!r}, and must be a SlotLayout or a ColumnLayout")

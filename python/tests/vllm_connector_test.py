@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import random
+import time
 import types
 from typing import Any
 
@@ -268,6 +269,11 @@ def test_sleep_forgets_all_unless_a_reset_keeps_it(keep: bool, tmp_path: pathlib
     engine.side.reset()  # as vLLM does before it sleeps
     engine.sleep()
     assert serve(engine, request("b", prompt(42))) == [40 if keep else 0]
+    give_up = time.monotonic() + 60
+    while engine.side._reset_wanted:  # the reset waits for transfers: files may be slow
+        assert time.monotonic() < give_up
+        engine.step()
+    engine.step()  # removes images
     engine.close()
     again = engine_of(options, ranks=2)
     assert serve(again, request("c", prompt(42))) == [40 if keep else 0]
