@@ -17,6 +17,20 @@ constexpr std::int64_t states_of_request = 5;
 /// Between two states that are kept where there is room.
 constexpr std::int64_t spare_blocks = 32;
 
+EvictionOrder order_of(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::hix:
+    case PolicyKind::hix_exact:
+    case PolicyKind::slots_hix:
+      return EvictionOrder::hix;
+    case PolicyKind::gdsf:
+    case PolicyKind::slots_gdsf:
+      return EvictionOrder::gdsf;
+    default:
+      return EvictionOrder::lru;
+  }
+}
+
 }  // namespace
 
 std::span<const PolicyKind> policies_of(CacheKind cache) noexcept {
@@ -79,6 +93,10 @@ bool has_tiers(PolicyKind policy) noexcept {
   return policy != PolicyKind::every && policy != PolicyKind::last && policy != PolicyKind::branch;
 }
 
+bool takes_hints(PolicyKind policy) noexcept {
+  return order_of(policy) == EvictionOrder::hix;
+}
+
 ComputeCost compute_cost(std::string_view model) {
   // Linear: 2 FLOPs for each active parameter. Quadratic: 4 · attention layers · query heads · head size, halved
   // because a token attends to those before it.
@@ -100,20 +118,6 @@ namespace {
 std::int64_t blocks_max(const Budget& budget, const Workload& workload) {
   const std::int64_t cached = std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes());
   return std::max<std::int64_t>(cached + workload.longest_blocks(), 1);
-}
-
-EvictionOrder order_of(PolicyKind policy) {
-  switch (policy) {
-    case PolicyKind::hix:
-    case PolicyKind::hix_exact:
-    case PolicyKind::slots_hix:
-      return EvictionOrder::hix;
-    case PolicyKind::gdsf:
-    case PolicyKind::slots_gdsf:
-      return EvictionOrder::gdsf;
-    default:
-      return EvictionOrder::lru;
-  }
 }
 
 /// Throws for a budget of too many states.

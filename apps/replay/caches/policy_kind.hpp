@@ -53,6 +53,9 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 /// Whether such a cache has tiers below the device.
 [[nodiscard]] bool has_tiers(PolicyKind policy) noexcept;
 
+/// Whether hints of requests change what such a cache evicts.
+[[nodiscard]] bool takes_hints(PolicyKind policy) noexcept;
+
 /// FLOPs of a forward over a prefix, of the models where public configs make them certain; others count tokens.
 [[nodiscard]] ComputeCost compute_cost(std::string_view model);
 

@@ -116,7 +116,12 @@ void add_prometheus(CLI::App& app, std::string& file) {
 void add_cache(CLI::App& app, CacheKind& cache) {
   add_choice<CacheKind, CacheKind>(
       app, "--cache", cache, "Index of RequestCache: slots = by block hash; tree = by tokens",
-      {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}}, cache == CacheKind::tree ? " [tree]" : " [slots]");
+      {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}}, cache == CacheKind::tree ? " [tree]" : " [slots]")
+      .transform(CLI::Validator(
+          [](const std::string& given) -> std::string {
+            return given == "align" ? "align is none of slots, tree; it is an index of the command serve" : "";
+          },
+          ""));
 }
 
 void add_pools(CLI::App& app, PoolOptions& pools, std::string& policy) {
@@ -145,7 +150,11 @@ void choose_policy(const std::string& policy, PoolOptions& pools) {
        {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru, EvictionOrder::priority,
         EvictionOrder::filo, EvictionOrder::gdsf, EvictionOrder::hix})
     if (name(order) == policy) pools.eviction = order;
-  if (!pools.eviction) throw CLI::ValidationError("--policy", policy + " is no policy of blocks and slots");
+  if (pools.eviction) return;
+  const bool of_memory = std::ranges::find(all_policies, policy, [](PolicyKind kind) { return name(kind); }) !=
+                         std::ranges::end(all_policies);
+  throw CLI::ValidationError("--policy", policy + " is no policy of blocks and slots" +
+                                             (of_memory ? "; it is one of the commands budget, size and fleet" : ""));
 }
 
 CLI::Option& as_bytes(CLI::Option& option) {
@@ -191,6 +200,12 @@ void choose_policy(const std::string& policy, bool wants_tiers, MemoryOptions& m
   }
   if (wants_tiers && !has_tiers(memory.policy))
     throw CLI::ValidationError("--policy", policy + " has no tiers: this needs a policy of RequestCache");
+}
+
+void refuse_hints(const CLI::App& app, const std::string& why_not) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_name().starts_with("--hint-") && option->count() > 0)
+      throw CLI::ValidationError(option->get_name(), why_not);
 }
 
 void check_speeds(const CLI::App& app, const MemoryOptions& memory, bool host, bool computes) {

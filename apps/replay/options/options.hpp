@@ -61,6 +61,11 @@ struct PoolOptions {
   std::int32_t slots = 256;
   bool unlimited = false;
   std::optional<EvictionOrder> eviction;  ///< none: the default of the index
+
+  /// Of an index by block hash or by tokens.
+  [[nodiscard]] EvictionOrder order() const noexcept {
+    return eviction.value_or(cache == CacheKind::tree ? EvictionOrder::hix : EvictionOrder::lru);
+  }
 };
 
 /// One memory for KV and states, and the tiers below it.

@@ -6,11 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <ranges>
 #include <utility>
 
 namespace stateport::replay {
@@ -36,7 +38,8 @@ constexpr const char* fleet_description =
 
 constexpr const char* footer =
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
-    "done; 130 when interrupted (Ctrl-C prints the summary so far).\n"
+    "done; 130 when interrupted. At the first Ctrl-C, prompts, serve, budget and\n"
+    "sweep print the results so far; size and fleet end without any.\n"
     "apps/replay/README.md has the keys of the JSON, and the model of a fleet.";
 
 /// Options that have become something else, and their successors.
@@ -44,6 +47,13 @@ constexpr std::array replaced = {std::pair("--budget", "is now --memory of budge
                                  std::pair("--sweep", "is now --memory of the command sweep"),
                                  std::pair("--serve", "is now the command serve"),
                                  std::pair("--report", "is now stateport-report, over the file of --json")};
+
+/// Throws for the first of them.
+void refuse_replaced(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments)
+    for (const auto& [name, successor] : replaced)
+      if (argument.substr(0, argument.find('=')) == name) throw CLI::ValidationError(name, successor);
+}
 
 /// "A:B" as two numbers. False: it is none.
 bool read_pair(const CLI::results_t& given, double& first, double& second) {
@@ -65,6 +75,11 @@ class Parser {
   Parser() : app_(description, "stateport-replay") {
     app_.require_subcommand(1);
     app_.footer(footer);
+    app_.failure_message([this](const CLI::App* app, const CLI::Error& error) {
+      return given_.empty()
+                 ? fmt::format("{}\n`{} --help` lists the commands.\n", error.what(), app->get_name())
+                 : fmt::format("{}\n`{} {} --help` lists the options.\n", error.what(), app->get_name(), given_);
+    });
     add_prompts();
     add_serve();
     add_budget();
@@ -76,6 +91,11 @@ class Parser {
   Command parse(std::vector<std::string> arguments) {
     const std::string first = arguments.empty() ? "-" : arguments.front();
     if (first.starts_with('-') && first != "-h" && first != "--help") arguments.insert(arguments.begin(), "prompts");
+    if (!first.starts_with('-') && !is_command(first))
+      throw CLI::ValidationError(first + " is no command; the commands are " +
+                                 names_of(std::as_const(app_).get_subcommands({})));
+    if (!arguments.empty() && !arguments.front().starts_with('-')) given_ = arguments.front();
+    refuse_replaced(arguments);
     std::ranges::reverse(arguments);
     try {
       app_.parse(std::move(arguments));
@@ -99,27 +119,30 @@ class Parser {
     return *command;
   }
 
+  [[nodiscard]] bool is_command(const std::string& word) const {
+    return !app_.get_subcommands([&](const CLI::App* command) { return command->get_name() == word; }).empty();
+  }
+  static std::string names_of(const std::vector<const CLI::App*>& commands) {
+    return fmt::format("{}", fmt::join(commands | std::views::transform(&CLI::App::get_name), ", "));
+  }
+
   /// Arguments that the command does not take: says which command takes them.
   void explain_extras() const {
     const CLI::App& given = *app_.get_subcommands().front();
     for (std::string word : given.remaining()) {
       word = word.substr(0, word.find('='));
-      std::string owners;
-      for (const CLI::App* command : app_.get_subcommands({})) {
-        if (command->get_name() == word) throw CLI::ValidationError(word, "is a command, which comes first");
-        if (word.starts_with("--") && command->get_option_no_throw(word) != nullptr)
-          owners += (owners.empty() ? "" : ", ") + command->get_name();
-      }
+      if (is_command(word)) throw CLI::ValidationError(word, "is a command, which comes first");
+      const std::string owners = names_of(app_.get_subcommands([&](const CLI::App* command) {
+        return word.starts_with("--") && command->get_option_no_throw(word) != nullptr;
+      }));
       if (!owners.empty())
         throw CLI::ValidationError(word, fmt::format("is an option of {}, not of {}", owners, given.get_name()));
-      for (const auto& [name, successor] : replaced)
-        if (word == name) throw CLI::ValidationError(word, successor);
     }
   }
 
   void add_prompts() {
     CLI::App& app = add_command("prompts", prompts_description, prompts_,
-                                [this](const CLI::App&) { choose_policy(policy_, prompts_.pools); });
+                                [this](const CLI::App& given) { check_pools(given, prompts_.pools); });
     add_common(app, prompts_.common);
     add_cache(app, prompts_.pools.cache);
     add_choice<CheckpointPlacement, CheckpointPlacement>(
@@ -131,26 +154,29 @@ class Parser {
          {"branch", CheckpointPlacement::branch},
          {"rungs", CheckpointPlacement::rungs}},
         " [branch]");
-    add_pools_with_hints(app, prompts_.pools, prompts_.common);
+    add_pools(app, prompts_.pools, policy_);
+    add_hints(app, prompts_.common.workload.hints);
     add_states(app, prompts_.states);
     add_prometheus(app, prompts_.prometheus_file);
   }
 
-  /// Hints mean nothing to the default orders.
-  void add_pools_with_hints(CLI::App& app, PoolOptions& pools, CommonOptions& common) {
-    add_pools(app, pools, policy_);
-    add_hints(app, common.workload.hints);
-    for (CLI::Option* hint :
-         app.get_options([](CLI::Option* option) { return option->get_name().starts_with("--hint-"); }))
-      hint->needs(app.get_option("--policy"));
+  void check_pools(const CLI::App& given, PoolOptions& pools) {
+    choose_policy(policy_, pools);
+    const EvictionOrder order = pools.order();
+    if (order != EvictionOrder::hix) refuse_hints(given, fmt::format("order {} ignores hints", name(order)));
+  }
+  void check_memory(const CLI::App& given, bool wants_tiers, MemoryOptions& memory) {
+    choose_policy(policy_, wants_tiers, memory);
+    if (!takes_hints(memory.policy)) refuse_hints(given, fmt::format("order {} ignores hints", name(memory.policy)));
   }
 
   void add_serve() {
     CLI::App& app = add_command("serve", serve_description, serve_, [this](const CLI::App& given) {
-      choose_policy(policy_, serve_.pools);
       if (serve_.pools.cache == CacheKind::align) {
+        refuse_hints(given, "--cache align takes no hints");
         refuse(given, {"--hash", "--blocks", "--policy", "--checkpoint-dtype"}, "means nothing with --cache align");
       } else {
+        check_pools(given, serve_.pools);
         refuse(given, {"--draft", "--accept"}, "needs --cache align");
         if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align");
       }
@@ -160,7 +186,8 @@ class Parser {
         app, "--cache", serve_.pools.cache,
         "Index of RequestCache: slots = by block hash; tree = by tokens; align = by block tables: a slot is a block",
         {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}}, " [slots]");
-    add_pools_with_hints(app, serve_.pools, serve_.common);
+    add_pools(app, serve_.pools, policy_);
+    add_hints(app, serve_.common.workload.hints);
     app.add_option("--draft", serve_.drafts, "Align: tokens proposed in a decode step")
         ->check(CLI::Range(0, 64))
         ->capture_default_str();
@@ -176,7 +203,10 @@ class Parser {
 
   void add_budget() {
     CLI::App& app = add_command("budget", budget_description, budget_, [this](const CLI::App& given) {
-      choose_policy(policy_, budget_.memory.has_tiers(), budget_.memory);
+      if (budget_.compare)  // hix is among the policies
+        choose_policy(policy_, budget_.memory.has_tiers(), budget_.memory);
+      else
+        check_memory(given, budget_.memory.has_tiers(), budget_.memory);
       if (budget_.states.materialize_bytes > 0 && budget_.disk_folder.empty())
         refuse(given, {"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
       check_speeds(given, budget_.memory, budget_.memory.host_bytes > 0, budget_.memory.has_tiers());
@@ -214,7 +244,7 @@ class Parser {
 
   void add_size() {
     CLI::App& app = add_command("size", size_description, size_, [this](const CLI::App& given) {
-      choose_policy(policy_, size_.memory.has_tiers(), size_.memory);
+      check_memory(given, size_.memory.has_tiers(), size_.memory);
       check_speeds(given, size_.memory, true, true);
     });
     add_common(app, size_.common);
@@ -225,7 +255,7 @@ class Parser {
 
   void add_fleet() {
     CLI::App& app = add_command("fleet", fleet_description, fleet_, [this](const CLI::App& given) {
-      choose_policy(policy_, true, fleet_.memory);
+      check_memory(given, true, fleet_.memory);
       check_speeds(given, fleet_.memory, fleet_.memory.host_bytes > 0, true);
       if (std::cmp_greater(fleet_.sample_nodes, fleet_.nodes))
         throw CLI::ValidationError("--sample", "more nodes than there are");
@@ -312,6 +342,7 @@ class Parser {
   }
 
   CLI::App app_;
+  std::string given_;   ///< name of the command; empty: none is known
   std::string policy_;  ///< of the command that is given; the index decides whether it is known
   PromptsOptions prompts_;
   ServeOptions serve_;

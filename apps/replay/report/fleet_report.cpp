@@ -12,16 +12,9 @@
 namespace stateport::replay {
 namespace {
 
-struct Row {
-  const char* name;   ///< of a figure
-  const char* label;  ///< in words, with the unit
-  double scale = 1;
-  int decimals = 2;
-};
-
 constexpr double per_cent = 100;
 constexpr double giga = 1e-9;
-constexpr Row rows[] = {
+constexpr FleetRow rows[] = {
     {"token_hit_rate", "token hit %", per_cent},
     {"device_token_hit_rate", "  on the device", per_cent},
     {"host_token_hit_rate", "  on the host", per_cent},
@@ -68,8 +61,8 @@ std::string describe_remote(const FleetQuestion& question) {
   if (question.remote_bytes == 0) return "none";
   const TierSpeeds& speeds = question.node.speeds;
   return fmt::format("{}, {}, {:g} GB/s and {:g} us to each node", human(question.remote_bytes),
-                     question.write_back ? "what nodes give up" : "every checkpoint", speeds.remote_bytes_per_s * giga,
-                     speeds.remote_latency_s * 1e6);
+                     question.write_back ? "checkpoints that nodes evict" : "every checkpoint",
+                     speeds.remote_bytes_per_s * giga, speeds.remote_latency_s * 1e6);
 }
 
 std::string describe_sample(const FleetQuestion& question) {
@@ -77,7 +70,7 @@ std::string describe_sample(const FleetQuestion& question) {
                      question.nodes, question.samples);
 }
 
-std::string cell(const FleetFigure& figure, const Row& row, bool sampled) {
+std::string cell(const FleetFigure& figure, const FleetRow& row, bool sampled) {
   std::string text = fmt::format("{:.{}f}", figure.value * row.scale, row.decimals);
   if (sampled) text += fmt::format(" ± {:.{}f}", figure.error * row.scale, row.decimals);
   return text;
@@ -99,6 +92,10 @@ std::vector<std::pair<std::string, std::string>> settings_of(const FleetReport& 
 
 }  // namespace
 
+std::span<const FleetRow> fleet_rows() noexcept {
+  return rows;
+}
+
 std::string to_text(const FleetReport& report) {
   std::string text = "fleet\n";
   for (const auto& [label, value] : settings_of(report))
@@ -107,7 +104,7 @@ std::string to_text(const FleetReport& report) {
   for (const FleetAnswer& answer : report.answers)
     fmt::format_to(std::back_inserter(text), "{:>20}", name(answer.route));
   text += '\n';
-  for (const Row& row : rows) {
+  for (const FleetRow& row : rows) {
     fmt::format_to(std::back_inserter(text), "{:<30}", row.label);
     for (const FleetAnswer& answer : report.answers)
       fmt::format_to(std::back_inserter(text), "{:>20}",

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -203,9 +204,12 @@ Json answer_json(const FleetAnswer& answer) {
 
 }  // namespace
 
-std::string to_json(const RunDescription& run, std::span<const SweepCell> cells) {
+std::string to_json(const RunDescription& run, const SweepReport& sweep) {
   Json json = about_json(run);
-  json["capacities"] = cells_json(cells);
+  json.update({{"interrupted", sweep.interrupted},
+               {"requests", sweep.requests},
+               {"input_tokens", sweep.input_tokens},
+               {"capacities", cells_json(sweep.cells)}});
   return written(json);
 }
 
@@ -216,6 +220,8 @@ std::string to_json(const RunDescription& run, const Sizing& sizing) {
                {"host_bytes", sizing.budget.host_bytes},
                {"disk_bytes", sizing.budget.file_bytes},
                {"block_bytes", sizing.budget.block_bytes()},
+               {"requests", sizing.requests},
+               {"input_tokens", sizing.input_tokens},
                {"hit_tokens", sizing.hit_tokens},
                {"token_hit_rate", sizing.token_hit_rate},
                {"ceiling", sizing.ceiling},
@@ -228,6 +234,9 @@ std::string to_json(const RunDescription& run, const Sizing& sizing) {
 
 std::string to_json(const FleetReport& report) {
   Json json = question_json(report);
+  for (const FleetRow& row : fleet_rows())
+    json["figures"].push_back(
+        {{"name", row.name}, {"label", row.label}, {"scale", row.scale}, {"decimals", row.decimals}});
   for (const FleetAnswer& answer : report.answers)
     json["routes"][std::string(name(answer.route))] = answer_json(answer);
   json["wall_s"] = report.wall_s;

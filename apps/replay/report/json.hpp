@@ -6,17 +6,16 @@
 #include "report/sizing.hpp"
 #include "report/sweep.hpp"
 
-#include <span>
 #include <string>
 
-/// The results of stateport-replay for programs, one object each; --help names the keys. stateport-report draws them,
-/// and has no other input.
+/// The results of stateport-replay for programs, one object each; apps/replay/README.md explains the keys.
+/// stateport-report draws them, and has no other input.
 namespace stateport::replay {
 
 [[nodiscard]] std::string to_json(const Report& report);
 [[nodiscard]] std::string to_json(const FleetReport& report);
 /// `run`: the workload and the model.
-[[nodiscard]] std::string to_json(const RunDescription& run, std::span<const SweepCell> cells);
+[[nodiscard]] std::string to_json(const RunDescription& run, const SweepReport& sweep);
 [[nodiscard]] std::string to_json(const RunDescription& run, const Sizing& sizing);
 
 }  // namespace stateport::replay

@@ -17,6 +17,8 @@ constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 constexpr double factors[] = {0.5, 0.75, 1, 1.5, 2, 4};
 
 struct Run {
+  std::int64_t requests = 0;
+  std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
   double token_hit_rate = 0;
   double mean_blocks = 0;
@@ -43,6 +45,8 @@ Run run(const Workload& workload, std::int64_t requests, const Budget& budget, P
     result.mean_blocks /= static_cast<double>(samples);
     result.mean_states /= static_cast<double>(samples);
   }
+  result.requests = replayer.counts().requests;
+  result.input_tokens = replayer.counts().input_tokens;
   result.hit_tokens = replayer.counts().hit_tokens;
   result.token_hit_rate = replayer.counts().token_hit_rate();
   return result;
@@ -119,6 +123,8 @@ Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget&
     sizing.steps.push_back(step_of(part.bytes, now, std::exchange(bytes_before, part.bytes), before));
     before = now;
     if (factor != 1) continue;
+    sizing.requests = now.requests;
+    sizing.input_tokens = now.input_tokens;
     sizing.hit_tokens = now.hit_tokens;
     sizing.token_hit_rate = now.token_hit_rate;
     sizing.mean_blocks = now.mean_blocks;
@@ -133,11 +139,12 @@ std::string to_text(const Sizing& sizing) {
   const double kv_bytes = sizing.mean_blocks * static_cast<double>(budget.block_bytes());
   const double state_bytes = sizing.mean_states * static_cast<double>(budget.state_bytes);
   std::string text = fmt::format(
+      "{} requests, {} input tokens\n"
       "{}, policy {}: {:.2f} % of tokens hit ({:.2f} % if nothing were evicted)\n"
       "as separate pools: {} for KV ({:.0f} blocks of {} tokens), {} for states ({:.0f} slots of {})\n",
-      describe(budget), name(sizing.policy), 100 * sizing.token_hit_rate, 100 * sizing.ceiling, human_bytes(kv_bytes),
-      sizing.mean_blocks, budget.block_size_tokens, human_bytes(state_bytes), sizing.mean_states,
-      human_bytes(static_cast<double>(budget.state_bytes)));
+      sizing.requests, sizing.input_tokens, describe(budget), name(sizing.policy), 100 * sizing.token_hit_rate,
+      100 * sizing.ceiling, human_bytes(kv_bytes), sizing.mean_blocks, budget.block_size_tokens,
+      human_bytes(state_bytes), sizing.mean_states, human_bytes(static_cast<double>(budget.state_bytes)));
   text += to_table("memory", sizing.steps);
   if (!sizing.host_steps.empty()) text += to_table("host below", sizing.host_steps);
   return text;

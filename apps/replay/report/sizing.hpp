@@ -18,6 +18,8 @@ namespace stateport::replay {
 struct Sizing {
   Budget budget;
   PolicyKind policy = PolicyKind::hix;
+  std::int64_t requests = 0;
+  std::int64_t input_tokens = 0;
   double token_hit_rate = 0;
   double ceiling = 0;  ///< token hit rate of a cache that never evicts, with the same checkpoints
   std::int64_t hit_tokens = 0;
@@ -38,8 +40,8 @@ struct Sizing {
 };
 
 /// Serves the first `requests` requests with several budgets around the given one, and with several host memories below
-/// it; everything else is as `budget` says. `keep_going` is asked after each
-/// request; false ends it with the results so far.
+/// it; everything else is as `budget` says. `keep_going` is asked after each request; false ends it with the results so
+/// far.
 [[nodiscard]] Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget& budget,
                                 PolicyKind policy, const ComputeCost& cost, const std::function<bool()>& keep_going);
 

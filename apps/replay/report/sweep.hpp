@@ -29,6 +29,14 @@ struct SweepCell {
   double bookkeeping_ns_mean = 0;
 };
 
+/// The cells of a sweep, and the requests of each.
+struct SweepReport {
+  std::vector<SweepCell> cells;
+  std::int64_t requests = 0;
+  std::int64_t input_tokens = 0;
+  bool interrupted = false;  ///< cells are missing
+};
+
 /// Serves the first `requests` requests under each budget with each policy, states not made. `budget.bytes` is
 /// replaced. Stops early, with the cells so far, when `keep_going` says false.
 [[nodiscard]] std::vector<SweepCell> sweep(const Workload& workload, std::int64_t requests, Budget budget,

@@ -54,11 +54,17 @@ std::optional<Workload> first_requests(const RunInput& input) {
 int run(const SweepOptions& options) {
   OutputFile json(options.common.json_file);
   const RunInput input = read_input("sweep", options.common);
-  const auto cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1}), options.memory_bytes,
-                           policies_of(options.cache), compute_cost(input.model.name), keep_going);
-  fmt::print("{}", to_table(cells));
-  json.write(to_json(input.run, cells));
-  return keep_going() ? 0 : exit_interrupted;
+  SweepReport report{
+      .cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1}), options.memory_bytes,
+                     policies_of(options.cache), compute_cost(input.model.name), keep_going),
+      .requests = input.requests};
+  report.interrupted = report.cells.size() < options.memory_bytes.size() * policies_of(options.cache).size();
+  for (std::size_t i = 0; i < static_cast<std::size_t>(input.requests); ++i)
+    report.input_tokens += input.workload.request(i).input_tokens;
+  fmt::print("{} requests, {} input tokens{}\n{}", report.requests, report.input_tokens,
+             report.interrupted ? " (interrupted: the memories and policies so far)" : "", to_table(report.cells));
+  json.write(to_json(input.run, report));
+  return report.interrupted ? exit_interrupted : 0;
 }
 
 int run(const SizeOptions& options) {

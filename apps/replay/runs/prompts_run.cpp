@@ -61,6 +61,7 @@ void replay_prompts(const RunInput& input, const CacheMaker& make_cache, const S
   if (timeline) report.timeline = timeline->take(report.replay);
   report.cache = cache->counts();
   report.mover = mover->counts();
+  check_passes(report);
 }
 
 std::unique_ptr<ReplayCache> make_pool_cache(const PromptsOptions& options, const RunInput& input,
@@ -74,7 +75,7 @@ std::unique_ptr<ReplayCache> make_pool_cache(const PromptsOptions& options, cons
                            .placement = options.checkpoint,
                            .hash = options.pools.hash,
                            .layout_fingerprint = input.checkpoint.fingerprint(),
-                           .eviction = options.pools.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru),
+                           .eviction = options.pools.order(),
                            .separate_checkpoints = input.model.checkpoint_type.has_value(),
                            .tells_stored = tells_stored};
   if (const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token)

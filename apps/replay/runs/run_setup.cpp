@@ -147,14 +147,17 @@ std::unique_ptr<PassMover> make_mover(const RunInput& input, const StateOptions&
   return states;
 }
 
-int finish(Report& report, OutputFile& json) {
+void check_passes(Report& report) {
   report.replay.interrupted = !keep_going();
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
                     "the two passes decided differently");
+}
+
+int finish(const Report& report, OutputFile& json) {
   fmt::print("{}", to_text(report));
   json.write(to_json(report));
   if (report.mover.mismatches > 0) return exit_mismatch;
-  return report.replay.interrupted ? exit_interrupted : 0;
+  return keep_going() ? 0 : exit_interrupted;
 }
 
 }  // namespace stateport::replay

@@ -82,13 +82,15 @@ void run_requests(const RunInput& input, AnyReplayer& replayer, bool show_progre
   });
 }
 
-/// Compares the two passes, prints the report and writes it; returns the exit code. Throws std::logic_error if the
-/// passes decided differently.
-[[nodiscard]] int finish(Report& report, OutputFile& json);
+/// Marks the report as interrupted if there was a Ctrl-C, and else compares its two passes: to be called directly after
+/// them. Throws std::logic_error if the passes decided differently.
+void check_passes(Report& report);
+/// Prints the report and writes it; returns the exit code.
+[[nodiscard]] int finish(const Report& report, OutputFile& json);
 
 /// The commands of stateport-replay. Each reads the workload, prints its results, writes the files that were asked for,
 /// and returns the exit code of the program. Each throws an exception of the library or std::runtime_error for a run
-/// that cannot be done, before it has printed anything.
+/// that cannot be done, and std::runtime_error for a file that cannot be written.
 [[nodiscard]] int run(const PromptsOptions& options);
 [[nodiscard]] int run(const ServeOptions& options);
 [[nodiscard]] int run(const BudgetOptions& options);

@@ -33,7 +33,7 @@ RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& in
   layout.layout_fingerprint = input.checkpoint.fingerprint();
   layout.separate_checkpoints = input.model.checkpoint_type.has_value();
   cache.hash = options.pools.hash;
-  cache.eviction = options.pools.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
+  cache.eviction = options.pools.order();
   const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
   cache.memory.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes());
   if (kv_bytes) cache.memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
@@ -45,6 +45,7 @@ void describe_run(const ServeOptions& options, const Workload& workload, RunDesc
   describe_pools(options.pools, workload, run);
   if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload));
   if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts);
+  if (align) run.blocks = run.slots;
   run.checkpoint = align ? "boundaries" : "request cache";
   run.drafts = options.drafts;
   run.accept = options.accept;
@@ -90,6 +91,7 @@ int run(const ServeOptions& options) {
   const std::unique_ptr<PassMover> mover =
       make_mover(input, options.states, memory, room_for(requests.cache), false, {}, report.run);
   serve(input, requests, *mover, true, report);
+  check_passes(report);
   report.passes->planning_ns = std::move(planning_ns);
   return finish(report, json);
 }

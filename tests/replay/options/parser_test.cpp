@@ -157,8 +157,28 @@ TEST_CASE("an option of another command is refused with the commands that take i
   check_refused("--budget 4GiB", "--budget: is now --memory of budget, size and fleet");
   check_refused("--cache tree --serve", "--serve: is now the command serve");
   check_refused("budget --memory 4GiB --report page.html", "--report: is now stateport-report");
+  check_refused("budget --budget 4GiB", "--budget: is now --memory of budget, size and fleet");
+  check_refused("size --budget=4GiB", "--budget: is now --memory of budget, size and fleet");
   check_refused("--no-such-option", "--no-such-option");
-  check_refused("no-such-command", "ommand");
+  check_refused(
+      "sizes --memory 4GiB",
+      "sizes is no command; the commands are prompts, serve, budget, sweep, size, fleet\n`stateport-replay --help`");
+}
+
+TEST_CASE("an error names the help of its command") {
+  check_refused("budget --memory 0", "`stateport-replay budget --help` lists the options.");
+  check_refused("--no-such-option", "`stateport-replay prompts --help` lists the options.");
+}
+
+TEST_CASE("values that are not named are refused with those that are") {
+  check_refused("--cache btree", "--cache: btree is none of slots, tree\n");
+  check_refused("--cache 1", "--cache: 1 is none of slots, tree\n");
+  check_refused("serve --cache 1", "--cache: 1 is none of slots, tree, align\n");
+  check_refused("--cache align --requests 3",
+                "--cache: align is none of slots, tree; it is an index of the command serve");
+  check_refused("--checkpoint 0", "--checkpoint: 0 is none of every, last, branch, rungs\n");
+  check_refused("--hash md5", "--hash: md5 is none of sha256, xxh3_128\n");
+  CHECK(parsed<PromptsOptions>("--cache TREE").pools.cache == CacheKind::tree);
 }
 
 TEST_CASE("options that an index does not have are refused") {
@@ -172,12 +192,28 @@ TEST_CASE("options that an index does not have are refused") {
 }
 
 TEST_CASE("policies are refused where they are unknown, and where they have no tiers") {
-  check_refused("--policy node-lru", "--policy: node-lru is no policy of blocks and slots");
+  check_refused(
+      "--policy node-lru",
+      "--policy: node-lru is no policy of blocks and slots; it is one of the commands budget, size and fleet");
+  check_refused("--policy random", "--policy: random is no policy of blocks and slots\n");
   check_refused("budget --memory 4GiB --policy lru", "--policy: lru is no policy of --cache tree");
   check_refused("size --memory 4GiB --cache slots --policy node-lru", "node-lru is no policy of --cache slots");
   check_refused("budget --memory 1GiB --policy last --host 1GiB", "last has no tiers");
   check_refused(nodes + "--policy last", "last has no tiers");
-  check_refused("--hint-sessions --slots 10", "--hint-sessions requires --policy");
+}
+
+TEST_CASE("hints are refused where the order ignores them") {
+  check_refused("--hint-sessions --slots 10", "--hint-sessions: order lru ignores hints");
+  check_refused("serve --cache tree --policy gdsf --hint-continues 0.8", "--hint-continues: order gdsf ignores hints");
+  check_refused("serve --cache align --hint-last-turns", "--hint-last-turns: --cache align takes no hints");
+  check_refused("budget --memory 4GiB --policy node-lru --hint-idle-times", "order node-lru ignores hints");
+  check_refused("size --memory 4GiB --cache slots --hint-sessions", "order slots-lru ignores hints");
+  check_refused(nodes + "--policy gdsf --hint-sessions", "order gdsf ignores hints");
+  CHECK(parsed<PromptsOptions>("--cache tree --hint-sessions").common.workload.hints.sessions);
+  CHECK(parsed<PromptsOptions>("--policy hix --hint-sessions").common.workload.hints.sessions);
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB --policy hix-exact --hint-sessions").common.workload.hints.any());
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB --policy gdsf --compare --hint-sessions").compare);
+  CHECK(parsed<SweepOptions>("sweep --memory 4GiB --hint-sessions").common.workload.hints.sessions);
 }
 
 TEST_CASE("missing and doubled options are refused") {

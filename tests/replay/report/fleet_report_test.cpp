@@ -71,4 +71,12 @@ TEST_CASE("every figure of a fleet has its row in the text") {
   constexpr std::size_t settings = 5;
   constexpr std::size_t around = 4;  // blank lines, the routes, the time
   CHECK(rows == settings + around + report.answers.front().figures.size());
+  const auto json = nlohmann::json::parse(to_json(report))["figures"];
+  REQUIRE(json.size() == report.answers.front().figures.size());
+  for (const auto& row : json) {
+    const FleetFigure& found = figure(report.answers.front().figures, row["name"].get<std::string>().c_str());
+    const std::string value =
+        fmt::format("{:.{}f}", found.value * row["scale"].get<double>(), row["decimals"].get<int>());
+    CHECK(text.find(fmt::format("\n{:<30}{:>20}", row["label"].get<std::string>(), value)) != std::string::npos);
+  }
 }

@@ -7,6 +7,7 @@
 #include "workload/generator.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -117,8 +118,11 @@ TEST_CASE("the text and the JSON of a sizing have the same figures") {
   const Sizing sizing = size(PolicyKind::hix);
   const auto json = nlohmann::json::parse(to_json({.command = "size"}, sizing));
   CHECK(json["token_hit_rate"] == sizing.token_hit_rate);
+  CHECK(json["requests"] == 400);
+  CHECK(json["input_tokens"] == sizing.input_tokens);
   CHECK(json["steps"].size() == sizing.steps.size());
   const std::string text = to_text(sizing);
+  CHECK(text.find(fmt::format("400 requests, {} input tokens\n", sizing.input_tokens)) == 0);
   CHECK(text.find("8.00 GiB as one budget, policy hix") != std::string::npos);
   REQUIRE(json["host_steps"].size() == sizing.host_steps.size());
   for (std::size_t i = 0; i < sizing.host_steps.size(); ++i) {
