@@ -52,15 +52,23 @@ def tier_rows(data: Data) -> list[list[str]]:
             (("host memory below", "host_bytes"), ("files below", "disk_bytes")) if data[key] > 0]
 
 
+def request_rows(data: Data) -> list[list[str]]:
+    return [["requests", f"{data['requests']}{' (interrupted)' if data.get('interrupted') else ''}"],
+            ["input tokens", str(data["input_tokens"])]]
+
+
+def memory_of(data: Data) -> str:
+    if data["budget_bytes"]:
+        return human_bytes(data["budget_bytes"])
+    slots = "" if data["cache"] == "align" else f", {data['slots']:,} slots"  # there a slot is a block
+    return f"{data['blocks']:,} blocks{slots}{' (unlimited)' if data['unlimited'] else ''}"
+
+
 def add_run(page: Page, data: Data) -> None:
     """The settings and the figures of a run that served its requests."""
-    memory = [["memory", human_bytes(data["budget_bytes"])]] if data["budget_bytes"] else [
-        ["memory", f"{data['blocks']:,} blocks, {data['slots']:,} slots"]]
     page.table("run", [
-        *workload_rows(data),
-        ["requests", f"{data['requests']}{' (interrupted)' if data['interrupted'] else ''}"],
-        ["input tokens", str(data["input_tokens"])],
-        ["cache", data["cache"]], *memory, *tier_rows(data),
+        *workload_rows(data), *request_rows(data),
+        ["cache", data["cache"]], ["memory", memory_of(data)], *tier_rows(data),
         ["hit tokens", str(data["hit_tokens"])],
         ["token hit %", f"{100 * data['token_hit_rate']:.2f}"],
         ["request hit %", f"{100 * data['request_hit_rate']:.2f}"],
@@ -76,10 +84,15 @@ def add_capacities(page: Page, data: Data) -> None:
         text += " Only policies that have tiers, with the tiers of this run."
     if ceiling is not None:
         text += " The ceiling is a cache that keeps everything, with a state after every block."
+    if data["command"] == "sweep" and data["interrupted"]:
+        text += " Interrupted: only memories that every policy here has served are shown."
     page.section("Hit rate over memory", text)
+    if not cells:
+        return
     rates = {(cell["policy"], cell["budget_bytes"]): 100 * cell["token_hit_rate"] for cell in cells}
-    budgets = unique(cell["budget_bytes"] for cell in cells)
     policies = unique(cell["policy"] for cell in cells)
+    budgets = [budget for budget in unique(cell["budget_bytes"] for cell in cells)
+               if all((policy, budget) in rates for policy in policies)]
     plot = Plot("Token hit rate over memory", "memory for KV and states", TOKENS, [human_bytes(b) for b in budgets],
                 {policy: [rates[policy, budget] for budget in budgets] for policy in policies},
                 level=None if ceiling is None else ("ceiling", ceiling))
@@ -205,7 +218,7 @@ def run_chapter(page: Page, data: Data) -> None:
 
 def sweep_chapter(page: Page, data: Data) -> None:
     page.chapter("The worth of memory under each policy")
-    page.table("run", workload_rows(data))
+    page.table("run", [*workload_rows(data), *request_rows(data)])
     add_capacities(page, data)
 
 
@@ -213,7 +226,7 @@ def size_chapter(page: Page, data: Data) -> None:
     page.chapter("The memory to buy")
     blocks, states = data["mean_blocks"], data["mean_states"]
     page.table("run", [
-        *workload_rows(data), ["memory", human_bytes(data["budget_bytes"])], *tier_rows(data),
+        *workload_rows(data), *request_rows(data), ["memory", human_bytes(data["budget_bytes"])], *tier_rows(data),
         ["policy", data["policy"]],
         ["token hit %", f"{100 * data['token_hit_rate']:.2f}"],
         ["token hit % if nothing were evicted", f"{100 * data['ceiling']:.2f}"],
@@ -222,8 +235,8 @@ def size_chapter(page: Page, data: Data) -> None:
     for key, place in (("steps", "memory"), ("host_steps", "host memory below")):
         steps = data[key]
         if steps:
-            page.section(f"Hit rate over {place}", "Tokens per GiB: hit tokens more than with the step before, for "
-                         "each GiB more. The ceiling is a cache that never evicts.")
+            page.section(f"Hit rate over {place}", "Tokens per GiB: additional hit tokens per additional GiB, compared "
+                         "with the step before. The ceiling is a cache that never evicts.")
             page.plot_with_table(key, place, Plot(
                 f"Token hit rate over {place}", place, TOKENS, [human_bytes(step["bytes"]) for step in steps],
                 {"token hit %": [100 * step["token_hit_rate"] for step in steps]},
@@ -234,7 +247,8 @@ def size_chapter(page: Page, data: Data) -> None:
 def fleet_rows(data: Data) -> list[list[str]]:
     nodes = f"{data['nodes']} nodes, {human_bytes(data['budget_bytes'])} for KV and states each, {data['policy']}"
     remote = "none" if not data["remote_bytes"] else (
-        f"{human_bytes(data['remote_bytes'])}, {'evicted' if data['write_back'] else 'all'} checkpoints, "
+        f"{human_bytes(data['remote_bytes'])}, "
+        f"{'checkpoints that nodes evict' if data['write_back'] else 'every checkpoint'}, "
         f"{data['link_bytes_per_s'] / 1e9:g} GB/s and {data['link_latency_s'] * 1e6:g} us to each node")
     rows = [*workload_rows(data), ["load", f"the workload {data['load']:g} times"], ["nodes", nodes], *tier_rows(data),
             ["prefill", f"{data['prefill_tokens_per_s']:g} tokens/s"], ["remote store", remote]]
@@ -272,14 +286,13 @@ def fleet_chapter(page: Page, data: Data) -> None:
                       {name: route["link_bytes_quantiles"] for name, route in routes.items()}, 1e-9)
 
     page.section("All figures", "Of all requests.")
-    first = next(iter(routes.values()))
-    figures = [key for key, value in first.items() if isinstance(value, dict) and "value" in value]
 
-    def cell(figure: Data) -> str:
-        error = f" ± {figure['standard_error']:.2g}" if data["sample_nodes"] else ""
-        return f"{figure['value']:.6g}{error}"
+    def cell(route: Data, row: Data) -> str:
+        figure = route[row["name"]]
+        numbers = [figure["value"], *([figure["standard_error"]] if data["sample_nodes"] else [])]
+        return " ± ".join(f"{number * row['scale']:.{row['decimals']}f}" for number in numbers)
 
-    page.table("figures", [[key, *(cell(route[key]) for route in routes.values())] for key in figures],
+    page.table("figures", [[row["label"], *(cell(route, row) for route in routes.values())] for row in data["figures"]],
                ["figure", *routes])
 
 

@@ -15,6 +15,7 @@ th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}tbody tr:nth-child(even){background:#f6f6f6}
 thead th{border-bottom:1px solid #bbb}
 [data-table=run] td{text-align:left;white-space:normal}
+[data-table=figures] td:first-child{white-space:pre}
 """
 
 

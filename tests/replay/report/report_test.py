@@ -10,15 +10,19 @@ import html.parser
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "apps" / "report"))
+CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(CHECKOUT / "apps" / "report"))
 SKIPPED = 77
 GIB = 1 << 30
 VOID = {"meta"}
@@ -76,10 +80,16 @@ class Pages(unittest.TestCase):
         """The JSON of a run, and its file. Equal runs run once."""
         if arguments not in self.runs:
             path = pathlib.Path(self.folder.name) / f"{len(self.runs)}.json"
-            subprocess.run([self.program, *arguments, "--json", path], check=True, capture_output=True)
-            self.runs[arguments] = path
-        path = self.runs[arguments]
+            done = subprocess.run([self.program, *arguments, "--json", path], check=True, capture_output=True)
+            self.runs[arguments] = path, done.stdout.decode()
+        path = self.runs[arguments][0]
         return json.loads(path.read_text()), path
+
+    def written(self, name, data):
+        """A file with this JSON."""
+        path = pathlib.Path(self.folder.name) / f"{name}.json"
+        path.write_text(json.dumps(data))
+        return path
 
     def page(self, *paths):
         """The text of the page, written by the command line."""
@@ -89,6 +99,17 @@ class Pages(unittest.TestCase):
         with mock.patch("sys.argv", ["stateport-report", *map(str, paths), "--out", str(out)]):
             self.assertEqual(main(), 0)
         return out.read_text(encoding="utf-8")
+
+    def refused(self, path):
+        """The error instead of a page."""
+        from stateport_report.__main__ import main
+
+        out = pathlib.Path(self.folder.name) / "no.html"
+        with mock.patch("sys.argv", ["stateport-report", str(path), "--out", str(out)]), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(main(), 2)
+        self.assertFalse(out.exists())
+        return said.getvalue()
 
     def budget(self):
         return self.replay("budget", "--workload", "agent", "--requests", "150", "--memory", "2GiB", "--host", "4GiB",
@@ -135,10 +156,8 @@ class Pages(unittest.TestCase):
     def test_a_budget_has_its_tiers_reasons_and_ages(self):
         data, path = self.budget()
         page = Reader(self.page(path))
-        tier, = data["tiers"]
-        self.assertEqual(page.tables["tiers"][1][:4], ["host", "4 GiB", f"{100 * tier['token_hit_rate']:.2f}",
-                                                       str(tier["loads"])])
-        self.check_rounded(page.column("tiers", "seconds saved"), [tier["seconds"]])
+        self.check_tiers(page, data["tiers"], "4 GiB")
+        self.check_rounded(page.column("tiers", "seconds saved"), [data["tiers"][0]["seconds"]])
         own = [cell for cell in data["capacities"] if cell["policy"] == data["policy"]]
         self.check_rounded(page.column("tier_capacities", "hit on the host"),
                            [100 * cell["host_hit_tokens"] / data["input_tokens"] for cell in own])
@@ -153,6 +172,61 @@ class Pages(unittest.TestCase):
         self.assertEqual(run["hit tokens"], str(data["hit_tokens"]))
         self.assertEqual(run["memory"], "2 GiB")
         self.assertEqual(run["verified states"], f"{data['verified']}, 0 wrong")
+
+    def check_tiers(self, page, tiers, *sizes):
+        from stateport_report.chapters import human_bytes
+
+        self.check_rounded(page.column("tiers", "token hit %"), [100 * tier["token_hit_rate"] for tier in tiers])
+        self.assertEqual(page.column("tiers", "memory"), list(sizes))
+        for head, key, shown in (
+                ("tier", "name", str), ("loads", "loads", str), ("read", "bytes_read", human_bytes),
+                ("written", "bytes_written", human_bytes), ("images dropped", "dropped", str),
+                ("states", "states", str), ("KV blocks", "blocks", str)):
+            self.assertEqual(page.column("tiers", head), [shown(tier[key]) for tier in tiers], head)
+
+    def test_files_are_a_tier_and_seconds_need_a_rate(self):
+        data, path = self.replay("budget", "--workload", "agent", "--requests", "150", "--memory", "2GiB", "--host",
+                                 "1GiB", "--disk", "32GiB", "--materialize", "0")
+        page = Reader(self.page(path))
+        self.assertEqual([tier["name"] for tier in data["tiers"]], ["host", "file"])
+        self.assertGreater(data["tiers"][1]["loads"], 0)
+        self.check_tiers(page, data["tiers"], "1 GiB", "32 GiB")
+        self.assertNotIn("seconds saved", page.tables["tiers"][0])
+        self.assertEqual(dict(page.tables["run"])["files below"], "32 GiB")
+        self.check_rounded(page.column("losses", "hit in files"), [
+            100 * part["file_hit_tokens"] / part["input_tokens"] for part in data["timeline"]])
+
+    def test_a_budget_without_tiers_has_no_table_of_them(self):
+        data, path = self.replay("budget", "--requests", "50", "--memory", "2GiB", "--materialize", "0")
+        self.assertEqual(data["tiers"], [])
+        self.assertNotIn("tiers", Reader(self.page(path)).tables)
+
+    def test_an_interrupted_comparison_leaves_the_run_complete(self):
+        out = pathlib.Path(self.folder.name) / "compared.json"
+        own, terminal = os.openpty()
+        command = [self.program, "budget", "--memory", "16GiB", "--requests", "20000", "--materialize", "0",
+                   "--compare", "--json", out]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as process:
+            os.close(terminal)
+            shown = b""
+            while not shown.endswith(b"\r\033[K"):  # the bar is removed when the run is over
+                shown += os.read(own, 4096)
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(), 130)
+        os.close(own)
+        data = json.loads(out.read_text())
+        self.assertEqual((data["interrupted"], data["requests"]), (False, 20000))
+        self.assertNotIn("capacities", data)
+
+    def test_memories_are_blocks_and_slots_or_blocks_alone(self):
+        for arguments, memory in (
+                (["serve", "--cache", "align", "--slots", "80"], "80 blocks"),
+                (["serve", "--cache", "slots", "--slots", "80", "--blocks", "900"], "900 blocks, 80 slots"),
+                (["prompts", "--unlimited"], "slots (unlimited)")):
+            data, path = self.replay(*arguments, "--requests", "20", "--materialize", "0")
+            shown = dict(Reader(self.page(path)).tables["run"])["memory"]
+            self.assertTrue(shown == memory or data["unlimited"] and shown.endswith(memory), shown)
 
     def test_prompts_and_serve_have_their_figures(self):
         for command in (["prompts"], ["serve", "--cache", "tree"]):
@@ -175,6 +249,24 @@ class Pages(unittest.TestCase):
         self.assertEqual(page.tables["capacities"][0], ["memory", "slots-lru", "slots-gdsf", "slots-hix"])
         self.check_rounded(page.tables["capacities"][2][1:],
                            [100 * cell["token_hit_rate"] for cell in data["capacities"][3:]])
+        run = dict(page.tables["run"])
+        self.assertEqual((run["requests"], run["input tokens"]), ("100", str(data["input_tokens"])))
+        self.assertGreater(data["input_tokens"], 0)
+
+    def test_an_interrupted_sweep_has_the_memories_that_are_complete(self):
+        data, _ = self.replay("sweep", "--requests", "100", "--memory", "2GiB,8GiB", "--cache", "slots")
+        for cells, rows, policies in ((0, None, 0), (2, 1, 2), (3, 1, 3), (5, 1, 3)):
+            part = {**data, "interrupted": True, "capacities": data["capacities"][:cells]}
+            page = self.page(self.written("part", part))
+            self.assertIn("Interrupted: only memories", page)
+            page = Reader(page)
+            self.assertEqual(dict(page.tables["run"])["requests"], "100 (interrupted)")
+            if rows is None:
+                self.assertNotIn("capacities", page.tables)
+            else:
+                self.assertEqual(len(page.tables["capacities"]), 1 + rows)
+                self.check_rounded(page.tables["capacities"][1][1:],
+                                   [100 * cell["token_hit_rate"] for cell in data["capacities"][:policies]])
 
     def test_a_size_has_its_steps(self):
         data, path = self.replay("size", "--requests", "100", "--memory", "4GiB")
@@ -183,10 +275,21 @@ class Pages(unittest.TestCase):
             steps = data[table]
             self.check_rounded(page.column(table, "token hit %"), [100 * step["token_hit_rate"] for step in steps])
             self.assertEqual(page.column(table, "tokens per GiB"), [f"{step['tokens_per_gib']:.0f}" for step in steps])
-        self.assertIn(f"({data['mean_states']:.0f} slots)", dict(page.tables["run"])["as separate pools"])
+        run = dict(page.tables["run"])
+        self.assertIn(f"({data['mean_states']:.0f} slots)", run["as separate pools"])
+        self.assertEqual((run["requests"], run["input tokens"]), ("100", str(data["input_tokens"])))
 
     def fleet(self, *more):
         return self.replay("fleet", "--requests", "150", "--memory", "4GiB", "--prefill-rate", "20000", *more)
+
+    def check_figures(self, page, path):
+        """The table of figures is that of the text."""
+        text, = (text for file, text in self.runs.values() if file == path)
+        rows = page.tables["figures"]
+        self.assertEqual(len(rows), 26)
+        rows = [["route", *rows[0][1:]], *rows[1:]]
+        lines = [f"{row[0]:<30}" + "".join(f"{cell:>20}" for cell in row[1:]) for row in rows]
+        self.assertIn("\n" + "\n".join(lines) + "\n", text)
 
     def test_a_fleet_has_its_figures(self):
         data, path = self.fleet("--nodes", "4", "--remote", "1TiB", "--link", "25:20")
@@ -200,9 +303,7 @@ class Pages(unittest.TestCase):
             self.check_rounded(page.column("first_token", f"{name}, no cache"),
                                route["uncached_first_token_quantiles_s"].values(), 3)
             self.check_rounded(page.column("links", name), [b / 1e9 for b in route["link_bytes_quantiles"].values()], 3)
-            cells = dict(zip(page.column("figures", "figure"), page.column("figures", name), strict=True))
-            self.assertEqual(cells["token_hit_rate"], f"{route['token_hit_rate']['value']:.6g}")
-            self.assertEqual(len(cells), 25)
+        self.check_figures(page, path)
         self.assertEqual(len(page.plots), 3)
 
     def test_a_sampled_fleet_has_errors_and_without_a_store_no_links(self):
@@ -210,8 +311,9 @@ class Pages(unittest.TestCase):
         page = Reader(self.page(path))
         self.assertNotIn("links", page.tables)
         figure = data["routes"]["prefix"]["token_hit_rate"]
-        cell = f"{figure['value']:.6g} ± {figure['standard_error']:.2g}"
-        self.assertIn(["token_hit_rate", cell], page.tables["figures"])
+        cell = f"{100 * figure['value']:.2f} ± {100 * figure['standard_error']:.2f}"
+        self.assertIn(["token hit %", cell], page.tables["figures"])
+        self.check_figures(page, path)
         self.assertIn("4 of 40 nodes", dict(page.tables["run"])["sampled"])
 
     def test_several_files_are_chapters_of_a_page_that_fetches_nothing(self):
@@ -236,20 +338,35 @@ class Pages(unittest.TestCase):
         self.assertEqual(len(Reader(self.page(empty)).plots), 1)
 
     def test_files_that_are_no_results_are_refused_by_name(self):
-        from stateport_report.__main__ import main
-
         folder = pathlib.Path(self.folder.name)
         (folder / "text").write_text("no JSON")
         (folder / "list").write_text("[]")
         (folder / "other").write_text('{"command": "no such"}')
         for name, reason in (("absent", "No such file"), ("text", "Expecting value"), ("list", "command = None"),
                              ("other", "command = 'no such'")):
-            arguments = ["stateport-report", str(folder / name), "--out", str(folder / "no.html")]
-            with mock.patch("sys.argv", arguments), contextlib.redirect_stderr(io.StringIO()) as said:
-                self.assertEqual(main(), 2)
-            self.assertIn(f"{folder / name}: ", said.getvalue())
-            self.assertIn(reason, said.getvalue())
-        self.assertFalse((folder / "no.html").exists())
+            said = self.refused(folder / name)
+            self.assertIn(f"{folder / name}: ", said)
+            self.assertIn(reason, said)
+
+    def test_incomplete_results_are_refused_with_their_key(self):
+        data, _ = self.replay("size", "--requests", "100", "--memory", "4GiB")
+        without = {key: value for key, value in data.items() if key != "ceiling"}
+        wrong = "or one before it, has a wrong value: "
+        for content, reason in (({"command": "prompts"}, "key 'workload' is absent"),
+                                (without, "key 'ceiling' is absent"),
+                                ({**data, "ceiling": None}, f"key 'ceiling', {wrong}unsupported operand"),
+                                ({**data, "host_bytes": "many"}, f"key 'host_bytes', {wrong}"),
+                                ({**data, "steps": [{}]}, "key 'bytes' is absent")):
+            path = self.written("incomplete", content)
+            said = self.refused(path)
+            self.assertIn(f"stateport-report: {path}: {reason}", said)
+
+
+class Package(unittest.TestCase):
+    def test_its_version_is_that_of_the_project(self):
+        project = re.search(r"project\(stateport VERSION ([0-9.]+)", (CHECKOUT / "CMakeLists.txt").read_text())[1]
+        package = (CHECKOUT / "apps" / "report" / "pyproject.toml").read_text()
+        self.assertIn(f'\nversion = "{project}"\n', package)
 
 
 class Plots(unittest.TestCase):
