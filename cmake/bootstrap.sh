@@ -19,7 +19,8 @@ cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset
 
   replay [ARGS…]     build stateport-replay and run it with ARGS (replay --help lists them)
   report FILE… --out PAGE
-                     draw the JSON files of replays as a page of HTML
+                     draw the JSON files of replays as a page of HTML, with this machine's python3 if it has
+                     matplotlib, else in the environment; python3-matplotlib is added to a Debian root
   test               configure, build and run every test
   test-python [ARGS…]
                      build the Python wheels, install them into fresh virtual environments and run their tests there
@@ -151,14 +152,21 @@ command_replay() {
   run "$caller_folder" "$checkout/build/openmp/bin/stateport-replay" "$@"
 }
 
+# Python 3.10 is what apps/report needs.
+draws_pages() {
+  python3 -c 'import sys, matplotlib; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
+
 command_report() {
-  provide_matplotlib
-  run "$caller_folder" env "PYTHONPATH=$checkout/apps/report" python3 -B -m stateport_report "$@"
+  [ "$way" = here ] || provide_matplotlib
+  run "$caller_folder" env "PYTHONPATH=$checkout/apps/report${PYTHONPATH:+:$PYTHONPATH}" python3 -B -m stateport_report "$@"
 }
 
 command_test() {
   # Elsewhere tests of pages are skipped where there is no matplotlib.
-  [ "$way" != root ] || provide_matplotlib
+  if [ "$way" = root ]; then
+    (provide_matplotlib) || say "python3-matplotlib cannot be installed in the Debian root: pages are not tested"
+  fi
   lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
   say "configure, build and test (preset openmp, way: $way)"
   # Several test programs share the cores: threads that wait must not spin.
@@ -193,7 +201,7 @@ provide_matplotlib() {
   if [ "$way" = root ]; then
     add_to_root report "${report_packages[@]}"
   else
-    python3 -c 'import matplotlib' 2>/dev/null || fail "python3 has no matplotlib here" \
+    draws_pages || fail "python3 has no matplotlib here, or is older than 3.10" \
       "install python3-matplotlib, or matplotlib from PyPI"
   fi
 }
@@ -242,7 +250,11 @@ main() {
     *) fail "unknown command: $command" "cmake/bootstrap.sh --help lists them" ;;
   esac
   parallel_defaults
-  choose_way
+  if [ "$command" = report ] && draws_pages; then
+    way=here
+  else
+    choose_way
+  fi
   case $command in
     exec) run "$caller_folder" "$@" ;;
     shell) run "$checkout" bash ;;

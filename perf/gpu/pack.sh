@@ -100,8 +100,9 @@ collect() {
   find "$day/project" -name 'libstateport*.so*' -exec cp -P {} "$folder/lib/" \;
   strip "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null || true
   carry_libraries "$folder"
-  mkdir -p "$folder/perf" "$folder/c"
+  mkdir -p "$folder/perf" "$folder/c" "$folder/apps"
   cp -r "$checkout/perf/gpu" "$checkout/perf/report" "$folder/perf/"
+  cp -r "$checkout/apps/report" "$folder/apps/"  # draws the plots of perf/report
   cp -r "$checkout/c/python" "$folder/c/"
   mkdir -p "$folder/tests" && cp -r "$checkout/tests/device" "$folder/tests/"
   cp "$checkout/perf/gpu/day.sh" "$folder/"
