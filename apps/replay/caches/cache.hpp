@@ -28,7 +28,7 @@ inline constexpr std::int32_t tokens_per_block = 4;
   return blocks * tokens_per_block + (input_tokens > blocks * block_size_tokens ? 1 : 0);
 }
 
-/// What a request found. Depths count blocks from the beginning of the prompt.
+/// The cached prefix of a request. Depths count blocks from the beginning of the prompt.
 struct Hit {
   std::int32_t matched_blocks = 0;  ///< j: longest prefix whose KV is resident
   std::int32_t hit_blocks = 0;      ///< p <= j: where the request continues, with state@p; 0: from nothing
@@ -58,12 +58,12 @@ class ReplayCache {
   virtual ~ReplayCache() = default;
 
   [[nodiscard]] virtual StateRoom room() const = 0;
-  /// What comes next: a request with the names of its tokens_seen(). Returns what hashing them takes, which is part of
-  /// the calls that follow; 0 for a cache that does not hash.
+  /// Sets the request that the next calls serve, with the names of its tokens_seen(). Returns the time that hashing
+  /// them takes, which those calls contain, too; 0 for a cache that does not hash.
   virtual std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) = 0;
-  /// Who carries out what the cache decides for its tiers; must outlive the replay.
+  /// The mover carries out the transfers between tiers that the cache plans. It must outlive the replay.
   virtual void set_mover(PassMover& /*mover*/) {}
-  /// Matches the prompt, and pins what it found.
+  /// Matches the prompt, and pins the prefix that it found.
   [[nodiscard]] virtual Hit begin() = 0;
   /// One row: from state@p to the end of the prompt. No row: the prompt is longer than the cache, which passes it by.
   [[nodiscard]] virtual PassPlan plan() = 0;

@@ -44,7 +44,7 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 
 /// The policies of a budget over this index, slots or tree.
 [[nodiscard]] std::span<const PolicyKind> policies_of(CacheKind cache) noexcept;
-/// What a report compares of them.
+/// Those of them that a report compares.
 [[nodiscard]] std::span<const PolicyKind> compared_policies_of(CacheKind cache) noexcept;
 
 [[nodiscard]] std::string_view name(PolicyKind policy) noexcept;
@@ -63,8 +63,8 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 [[nodiscard]] std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy);
 
 struct ServedCacheOptions;
-/// What make_budget_cache makes for a policy that has tiers. Throws InvalidArgument as check_budget, and for a budget
-/// of too many states.
+/// The options of the cache that make_budget_cache makes for a policy that has tiers. Throws InvalidArgument as
+/// check_budget, and for a budget of too many states.
 [[nodiscard]] ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
                                                       const Workload& workload, bool tells_stored);
 

@@ -40,8 +40,8 @@ struct MoverCounts {
   std::size_t copy_bytes = 0;       ///< read and written by a copy between a state and a checkpoint
 };
 
-/// What a forward makes of one state: the state after some more tokens and, with drafts, the recurrent states after
-/// each of these too. Numbers of slots are of the store, those of `conv_out` and the outs of a save may be of scratch.
+/// A forward of one state: it writes the state after some more tokens and, with drafts, the recurrent states after each
+/// of these, too. Numbers of slots are of the store, those of `conv_out` and the outs of a save may be of scratch.
 struct StateWrite {
   Content from = empty_content;    ///< the prefix whose state is read
   std::int32_t conv_in = -1;       ///< slots that are read; -1: the empty state
@@ -52,7 +52,7 @@ struct StateWrite {
   std::int32_t conv_out = -1;       ///< takes the conv window of history + drafts tokens
   std::uint32_t first_out = 0;      ///< in PassForward::recurrent_out: 1 + drafts slots
   std::uint32_t first_content = 0;  ///< in PassForward::window: history + drafts names
-  bool in_scratch = false;          ///< what is written is scratch
+  bool in_scratch = false;          ///< the slots that are written are scratch
 };
 
 /// The forward of a whole batch. No two writes of one list write the same slot, or one that another reads.
@@ -70,12 +70,12 @@ class PassMover {
  public:
   virtual ~PassMover() = default;
 
-  /// What must be enqueued before a pass.
+  /// Enqueues the copies that a pass needs before it.
   virtual void before(const PassPlan& plan) = 0;
   virtual void forward(const PassForward& forward) = 0;
-  /// What must be enqueued after a pass.
+  /// Enqueues the copies that follow a pass.
   virtual void after(const PassCommit& commit) = 0;
-  /// What must be enqueued after the end of a request.
+  /// Enqueues the copies that follow the end of a request.
   virtual void after_end(CopyPlan copies) = 0;
   /// Carries out a plan, to its end: appends an answer for each transfer that wants one.
   virtual void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) = 0;

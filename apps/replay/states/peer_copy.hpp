@@ -11,8 +11,9 @@
 
 namespace stateport::replay {
 
-/// What our copies are compared with: memcpy of the same sizes. In an OpenMP build one std::memcpy per state tensor,
-/// spread over the same threads; on a GPU the runtime's own device-to-device copy of one piece as large as the state.
+/// The copies that ours are compared with: memcpy of the same sizes. In an OpenMP build one std::memcpy per state
+/// tensor, spread over the same threads; on a GPU the runtime's own device-to-device copy of one piece as large as the
+/// state.
 class PeerCopy {
  public:
   /// A state tensor's place in the contiguous image of a state.

@@ -301,7 +301,12 @@ TEST_CASE("the sweep's table and its JSON have the same figures") {
   const auto cells = sweep(workload, 150, qwen3_next(1), budgets, policies, {}, [] { return true; });
   REQUIRE(cells.size() == budgets.size() * policies.size());
   const std::string table = to_table(cells);
-  const auto json = nlohmann::json::parse(to_json({.command = "sweep"}, SweepReport{.cells = cells}))["capacities"];
+  const SweepReport report = {.cells = cells, .requests = 150, .input_tokens = 7, .interrupted = true};
+  const auto whole = nlohmann::json::parse(to_json({.command = "sweep"}, report));
+  CHECK(whole["requests"] == 150);
+  CHECK(whole["input_tokens"] == 7);
+  CHECK(whole["interrupted"] == true);
+  const auto& json = whole["capacities"];
   for (std::size_t i = 0; i < cells.size(); ++i) {
     CHECK(json[i]["policy"] == name(cells[i].policy));
     CHECK(json[i]["hit_tokens"] == cells[i].hit_tokens);
