@@ -28,7 +28,7 @@ std::uint64_t seed_of(const FleetOptions& options, Combination index, bool is_re
 }  // namespace
 
 std::string_view name_of(Combination index) {
-  constexpr std::array<std::string_view, 4> names = {"slots", "tree", "align", "tree_align"};
+  constexpr std::array<std::string_view, 4> names = {"slots", "tree", "columns", "tree_columns"};
   return names[static_cast<std::size_t>(index)];
 }
 

@@ -46,7 +46,7 @@ struct Arguments {
   std::int64_t requests = 0;
   double hours = 0;
   std::uint64_t seed = 1;
-  std::vector<std::string> indexes = {"slots", "tree", "align", "tree_align"};
+  std::vector<std::string> indexes = {"slots", "tree", "columns", "tree_columns"};
   double real_share = 0.1;
   std::int64_t report_every = 0;
   std::int64_t check_every = 100000;
@@ -57,8 +57,8 @@ struct Arguments {
 
 const std::map<std::string, Combination> index_names = {{"slots", Combination::hash_slots},
                                                         {"tree", Combination::tree_slots},
-                                                        {"align", Combination::hash_columns},
-                                                        {"tree_align", Combination::tree_columns}};
+                                                        {"columns", Combination::hash_columns},
+                                                        {"tree_columns", Combination::tree_columns}};
 const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing},
                                                       {"events", Planted::events},
                                                       {"state", Planted::state},
@@ -243,7 +243,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--hours", arguments.hours, "to run, at least; with --requests these are spread over it")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seed", arguments.seed, "of all random numbers")->capture_default_str();
-  app.add_option("--indexes", arguments.indexes, "slots, tree, align")
+  app.add_option("--indexes", arguments.indexes, "slots, tree, columns, tree_columns")
       ->delimiter(',')
       ->check(CLI::IsMember(index_names));
   app.add_option("--real-share", arguments.real_share, "of requests whose tiers move bytes; the others' are simulated")

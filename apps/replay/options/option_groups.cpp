@@ -115,7 +115,7 @@ void add_prometheus(CLI::App& app, std::string& file) {
 
 void add_cache(CLI::App& app, CacheKind& cache) {
   add_choice<CacheKind, CacheKind>(
-      app, "--cache", cache, "Index of RequestCache: slots = by block hash; tree = by tokens",
+      app, "--cache", cache, "Index of the cache, with states in slots: slots = by block hash; tree = by tokens",
       {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}}, cache == CacheKind::tree ? " [tree]" : " [slots]")
       .transform(CLI::Validator(
           [](const std::string& given) -> std::string {
@@ -126,7 +126,7 @@ void add_cache(CLI::App& app, CacheKind& cache) {
 
 void add_pools(CLI::App& app, PoolOptions& pools, std::string& policy) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  add_choice<BlockHashKind, BlockHashKind>(app, "--hash", pools.hash, "Block hash of the slots index",
+  add_choice<BlockHashKind, BlockHashKind>(app, "--hash", pools.hash, "Hash of blocks",
                                            {{"sha256", BlockHashKind::sha256}, {"xxh3_128", BlockHashKind::xxh3_128}},
                                            " [sha256]");
   auto* blocks = app.add_option("--blocks", pools.blocks, "KV blocks that can be cached")

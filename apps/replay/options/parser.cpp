@@ -184,7 +184,9 @@ class Parser {
     add_common(app, serve_.common, true);
     add_choice<CacheKind, CacheKind>(
         app, "--cache", serve_.pools.cache,
-        "Index of RequestCache: slots = by block hash; tree = by tokens; align = by block tables: a slot is a block",
+        "The cache: slots = index hash, states in slots; tree = index tree, states in slots; align = index hash, "
+        "states in "
+        "columns: a slot is a block",
         {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}}, " [slots]");
     add_pools(app, serve_.pools, policy_);
     add_hints(app, serve_.common.workload.hints);
