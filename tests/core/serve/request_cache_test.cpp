@@ -522,8 +522,8 @@ TEST_CASE("slots that cannot be are refused") {
 TEST_CASE("columns that cannot be are refused") {
   refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups.clear(); });
   refused_options(Combination::hash_columns, [](auto& options) { columns(options).mode = static_cast<AlignMode>(3); });
-  refused_options(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::hix; });
-  refused_options(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
+  refused_sizes(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::hix; });
+  refused_sizes(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
   refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[0].block_size_tokens = 6; });
   refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[1].block_size_tokens = 16; });
   refused_sizes(Combination::hash_columns, [](auto& options) { columns(options).groups[0].blocks = 3; });
