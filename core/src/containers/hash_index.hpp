@@ -10,6 +10,12 @@
 
 namespace stateport::detail {
 
+/// A hash for HashIndex of a number that may come from anywhere: the high half of the product has something of every
+/// bit (Knuth, 6.4).
+[[nodiscard]] constexpr std::uint32_t mixed_hash(std::uint64_t number) noexcept {
+  return static_cast<std::uint32_t>(((number ^ (number >> 32)) * 0x9E3779B97F4A7C15U) >> 32);
+}
+
 /// A set of 32-bit numbers (blocks, slots, nodes), each found by a 32-bit hash of something that its owner keeps. Two
 /// numbers may have the same hash: the caller says which of them matches. Linear probing in buckets of 8 bytes, homes
 /// spread over any capacity by multiplication, erased by shifting back (Knuth, The Art of Computer Programming 3, 6.4,

@@ -8,14 +8,8 @@
 #include <vector>
 
 namespace stateport {
-namespace {
 
-/// Multiplicative hashing (Knuth, 6.4).
-std::uint32_t hash(PositionKey key) noexcept {
-  return static_cast<std::uint32_t>(((key ^ (key >> 32)) * 0x9E3779B97F4A7C15U) >> 32);
-}
-
-}  // namespace
+using detail::mixed_hash;
 
 KnownPositions::KnownPositions(std::size_t capacity) : capacity_(capacity) {
   entries_.reserve(capacity);
@@ -23,7 +17,7 @@ KnownPositions::KnownPositions(std::size_t capacity) : capacity_(capacity) {
 }
 
 KnownPositions::Position KnownPositions::find(PositionKey key) const noexcept {
-  return table_.find(hash(key), [&](Position position) { return entries_[position].key == key; });
+  return table_.find(mixed_hash(key), [&](Position position) { return entries_[position].key == key; });
 }
 
 KnownPositions::Position KnownPositions::add(PositionKey key) noexcept {
@@ -31,7 +25,7 @@ KnownPositions::Position KnownPositions::add(PositionKey key) noexcept {
   const auto position = static_cast<Position>(entries_.size());
   entries_.emplace_back();
   entries_[position].key = key;
-  table_.insert(hash(key), position);
+  table_.insert(mixed_hash(key), position);
   use(position);
   return position;
 }
@@ -39,9 +33,9 @@ KnownPositions::Position KnownPositions::add(PositionKey key) noexcept {
 void KnownPositions::replace(Position position, PositionKey key) noexcept {
   STATEPORT_ASSERT(!entries_[position].pinned() && find(key) == none);
   leave_list(position);
-  table_.erase(hash(entries_[position].key), position);
+  table_.erase(mixed_hash(entries_[position].key), position);
   entries_[position] = {.key = key};
-  table_.insert(hash(key), position);
+  table_.insert(mixed_hash(key), position);
   use(position);
 }
 
@@ -98,7 +92,7 @@ void KnownPositions::check_invariants(std::span<const Position> pinned_by) const
     pinned += entry.pinned();
   }
   check(table_.count() == entries_.size(), "the table has another number of positions");
-  table_.check_invariants([this](Position position) { return hash(entries_[position].key); });
+  table_.check_invariants([this](Position position) { return mixed_hash(entries_[position].key); });
   std::size_t listed = 0;
   Position newer = none;
   for (Position position = newest_; position != none && listed <= entries_.size();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "containers/assert.hpp"
+#include "containers/hash_index.hpp"
 #include "containers/table.hpp"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ class PromptSessions {
   /// The place of a session that has a request now, from 1 on; 0 for the id 0, which is no session.
   std::uint16_t use(std::uint64_t id, double now_s) noexcept {
     if (id == 0) return 0;
-    const std::size_t place = hash(id) % places;
+    const std::size_t place = detail::mixed_hash(id) % places;
     Session& session = sessions_[place];
     if (session.id != id) session = {.id = id, .since_s = now_s, .used_s = now_s};
     session.used_s = std::max(session.used_s, now_s);
@@ -41,11 +42,6 @@ class PromptSessions {
     double since_s = 0;  ///< has this place since then
     double used_s = 0;   ///< its last request
   };
-
-  /// Multiplicative hashing (Knuth, 6.4).
-  [[nodiscard]] static std::uint32_t hash(std::uint64_t id) noexcept {
-    return static_cast<std::uint32_t>(((id ^ (id >> 32)) * 0x9E3779B97F4A7C15U) >> 32);
-  }
 
   Table<Session> sessions_ = Table<Session>(places);
 };
