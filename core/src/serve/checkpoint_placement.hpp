@@ -96,7 +96,7 @@ struct PromptCheckpoints {
 };
 
 [[nodiscard]] inline PromptCheckpoints checkpoints_of(const RequestBook& book, RequestId request) {
-  const SlotLayout& layout = slot_layout(book.options);
+  const SlotLayout& layout = book.slots;
   const RequestRecord& record = book.record(request);
   return {.placement = layout.placement,
           .by_block = book.options.index == CacheIndex::hash,
@@ -118,7 +118,7 @@ struct PromptCheckpoints {
 
 /// The position of the state that the steps of a decoding row passed and that becomes a checkpoint; 0: there is none.
 [[nodiscard]] inline std::int64_t checkpoint_of_steps(const RequestBook& book, const RowPlan& row) {
-  const std::int64_t every = slot_layout(book.options).decode_checkpoint_tokens;
+  const std::int64_t every = book.slots.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(book.record(row.request).computed, every) : 0;
   return at > row.start ? at : 0;
 }

@@ -47,7 +47,7 @@ std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& n
   OpenedPrompt opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   const std::int64_t grid = rows_.grid();
   const std::int64_t upto = std::min(record(id).prompt_tokens - 1, opened.cached_tokens);
-  if (column_layout(options_).mode != AlignMode::none)
+  if (book_.columns.mode != AlignMode::none)
     opened.reused_tokens = longest_state_hit(upto, grid, grid, [&](std::int32_t column) {
                              return has_states(id, (column + 1) * grid);
                            }).tokens;
@@ -63,7 +63,7 @@ LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::spa
   const std::int64_t grid = rows_.grid();
   const std::int64_t boundary = floor_to(std::ssize(cached) * block, grid);
   if (boundary == reused_tokens) return LostHit::off_grid;
-  const bool keeps = column_layout(options_).mode != AlignMode::none;
+  const bool keeps = book_.columns.mode != AlignMode::none;
   if (keeps && boundary == record(id).prompt_tokens && has_states(id, boundary)) return LostHit::too_few_tokens;
   for (std::int64_t at = boundary; at > reused_tokens; at -= grid)
     if (kv_.had_state(cached[static_cast<std::size_t>(at / block) - 1]) && !has_states(id, at)) return LostHit::evicted;
@@ -76,7 +76,7 @@ void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const bool full = kv_.fills_block(row.request, computed);
   if (full) kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
   rows_.settle(pass, index, sampled);
-  if (!full || column_layout(options_).mode == AlignMode::none) return;
+  if (!full || book_.columns.mode == AlignMode::none) return;
   for (std::size_t g = 0; g < rows_.groups(); ++g) publish_states(row, g);
 }
 

@@ -13,17 +13,16 @@ namespace stateport::detail {
 namespace {
 
 /// Of the state after `tokens` tokens, whole blocks.
-StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestCacheOptions& options) {
-  const auto index = static_cast<std::size_t>(tokens / options.block_size_tokens) - 1;
-  return {.token_count = tokens,
-          .prefix = hashes.prefixes()[index],
-          .layout_fingerprint = slot_layout(options).layout_fingerprint};
+StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestBook& book) {
+  const auto index = static_cast<std::size_t>(tokens / book.options.block_size_tokens) - 1;
+  return {
+      .token_count = tokens, .prefix = hashes.prefixes()[index], .layout_fingerprint = book.slots.layout_fingerprint};
 }
 
 }  // namespace
 
 SlotAllocatorOptions HashSlots::allocator_options() {
-  SlotAllocatorOptions allocator{.kv_follows = layout_.budget_bytes > 0};
+  SlotAllocatorOptions allocator{.kv_follows = book_.slots.budget_bytes > 0};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
   allocator.on_victim = [this](const SlotVictim& victim) {
@@ -35,12 +34,11 @@ SlotAllocatorOptions HashSlots::allocator_options() {
 
 HashSlots::HashSlots(RequestBook& book)
     : RequestIndex(book),
-      layout_(slot_layout(options_)),
       kv_(options_, book.news),
       slots_(checkpoint_slots(options_)),
       allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
-               {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = layout_.layout_fingerprint}),
+               {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = book_.slots.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options_.max_requests)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
@@ -48,7 +46,7 @@ HashSlots::HashSlots(RequestBook& book)
       is_loading_(noted_.size(), 0) {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
-    if (!layout_.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
+    if (!book_.slots.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].live = live.value();
   }
   const std::size_t most = saves_max(options_) + requests_.size();
@@ -161,7 +159,7 @@ void HashSlots::settle_decode(const RowPlan& row) {
 void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
-  checkpoint.tag = tag_of(kv_.hashes(request), tokens, options_);
+  checkpoint.tag = tag_of(kv_.hashes(request), tokens, book_);
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
   if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;
@@ -274,7 +272,7 @@ SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = slot;
   request.known_tokens = std::max(request.known_tokens, tokens);
-  if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
+  if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, book_), slot);
   book_.states.of(id)[0].read_column = 0;
   return slot;
 }
@@ -332,14 +330,14 @@ void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) report_end(id, hint);
-  if (layout_.budget_bytes > 0) {
+  if (book_.slots.budget_bytes > 0) {
     order_uses(id);
     const std::span<const BlockId> held = kv_.blocks(id);
     matched_.assign(held.begin(), held.end());
   }
   kv_.end(id);
   request = {.live = request.live};
-  if (layout_.budget_bytes == 0) return;
+  if (book_.slots.budget_bytes == 0) return;
   // KV behind the last state of the request: no request can continue from it.
   for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
   keep_to_budget();
@@ -369,7 +367,7 @@ void HashSlots::keep_to_budget() {
     const CacheUsage now = usage();
     return options_.memory.of(now.kv_tokens, now.states);
   };
-  while (used_bytes() > layout_.budget_bytes) {
+  while (used_bytes() > book_.slots.budget_bytes) {
     if (allocator_.evict(1) == 1)
       drop_useless(last_victim_);
     else if (kv_.pool().cached_blocks() == 0 || !kv_.pool().evict(1))
@@ -396,7 +394,7 @@ void HashSlots::drop_useless(BlockId block) {
 CacheUsage HashSlots::usage() const noexcept {
   return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
           .states = slots_.capacity_slots() - slots_.free_slots() -
-                    (layout_.separate_checkpoints ? 0 : options_.max_requests),
+                    (book_.slots.separate_checkpoints ? 0 : options_.max_requests),
           .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }
@@ -418,7 +416,7 @@ void HashSlots::check() const {
   require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(layout_.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
+    require_invariant(book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
                       "HashSlots", "a live slot has another owner");
     if (!record(id).running) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;

@@ -85,7 +85,6 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void keep_to_budget();
   void drop_useless(BlockId block);
 
-  const SlotLayout& layout_;
   HashedKv kv_;
   SlotPool slots_;
   SlotAllocator allocator_;

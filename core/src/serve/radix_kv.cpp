@@ -37,7 +37,7 @@ PrefixTree::Options RadixKv::tree_options(std::int32_t states, std::int32_t grid
   PrefixTree::Options tree{.page_size = options_.block_size_tokens,
                            .slots = states,
                            .chunk_size = grid_tokens,
-                           .layout_fingerprint = slot_layout(options_).layout_fingerprint,
+                           .layout_fingerprint = book_.slots.layout_fingerprint,
                            .eviction = options_.eviction,
                            .eviction_options = options_.eviction_options,
                            .memory = options_.memory,

@@ -21,14 +21,13 @@ bool spares_last_request(EvictionOrder order) {
 
 RadixSlots::RadixSlots(RequestBook& book)
     : RequestIndex(book),
-      layout_(slot_layout(options_)),
-      kv_(book, checkpoint_slots(options_), std::max(layout_.scan_alignment_tokens, 1), nullptr),
+      kv_(book, checkpoint_slots(options_), std::max(book_.slots.scan_alignment_tokens, 1), nullptr),
       requests_(static_cast<std::size_t>(options_.max_requests)) {
   positions_.reserve(request_blocks(options_));
 }
 
 SlotId RadixSlots::take_slot() {
-  if (taken_ >= layout_.checkpoints) return SlotId{};
+  if (taken_ >= book_.slots.checkpoints) return SlotId{};
   const SlotId slot = kv_.take_state();
   taken_ += std::int32_t{slot.valid()};
   return slot;
@@ -54,7 +53,7 @@ void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
 
 std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
   SlotId live{static_cast<std::int32_t>(id.index())};
-  const std::optional<OpenedPrompt> opened = kv_.open(id, names, layout_.separate_checkpoints ? nullptr : &live);
+  const std::optional<OpenedPrompt> opened = kv_.open(id, names, book_.slots.separate_checkpoints ? nullptr : &live);
   if (!opened) return std::nullopt;
   requests_[id.index()] = {.live = live.value()};
   book_.states.of(id)[0] = {.read_column = opened->reused_tokens > 0 ? 0 : -1};
@@ -70,7 +69,7 @@ void RadixSlots::place(Pass& pass, std::size_t index) {
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);
-    if (layout_.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
+    if (book_.slots.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
   }
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(book_, pass, row);
@@ -96,7 +95,7 @@ void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   if (!positions_.empty() && is_made(row.request, positions_.back())) return;
   if (!by_pass) std::ranges::reverse(positions_);
   for (const std::int64_t at : positions_) {
-    if (taken_ + of_end < layout_.checkpoints)
+    if (taken_ + of_end < book_.slots.checkpoints)
       save(pass, row, at);
     else
       ++pass.dropped;
@@ -104,10 +103,10 @@ void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   if (placement.spare > 0) {
     // For one more state than those that are planned, without an eviction.
     const auto has_room = [&] {
-      if (taken_ + of_end >= layout_.checkpoints || kv_.free_states() <= of_end) return false;
+      if (taken_ + of_end >= book_.slots.checkpoints || kv_.free_states() <= of_end) return false;
       const CacheUsage now = usage();
-      return layout_.budget_bytes == 0 ||
-             options_.memory.of(now.kv_tokens, now.states + of_end + 1) <= layout_.budget_bytes;
+      return book_.slots.budget_bytes == 0 ||
+             options_.memory.of(now.kv_tokens, now.states + of_end + 1) <= book_.slots.budget_bytes;
     };
     for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
       if (placement.wants_if_spare(at) && placement.can_save(row.start, at) && has_room()) save(pass, row, at);
@@ -133,7 +132,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     const StateSave& save = pass.saves[i];
     const SlotId slot = pass.save_slots[i];
     const std::int64_t at = row.start + save.offset;
-    const bool spare = layout_.spare_checkpoint_tokens > 0 && checkpoints_of(book_, row.request).wants_if_spare(at);
+    const bool spare = book_.slots.spare_checkpoint_tokens > 0 && checkpoints_of(book_, row.request).wants_if_spare(at);
     if (kv_.donate(row.request, slot, {&slot, 1}, at, {.spare = spare})) {
       --taken_;
       if (save.in_scratch) book_.after[0].from_scratch.push_back(SlotCopy::whole(save.slot, slot));
@@ -154,7 +153,8 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
 SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   // Where room is short, the checkpoint that decoding left before this one goes first, if no other request holds it.
-  if (request.decoded && kv_.free_states() == 0 && taken_ < layout_.checkpoints) kv_.drop_state(id, *request.decoded);
+  if (request.decoded && kv_.free_states() == 0 && taken_ < book_.slots.checkpoints)
+    kv_.drop_state(id, *request.decoded);
   const SlotId slot = take_slot();
   if (!slot.valid()) {
     ++book_.dropped;
@@ -182,7 +182,7 @@ void RadixSlots::settle_steps(const RowPlan& row) {
 
 /// Decoding does nothing for the tree between two checkpoints.
 std::int64_t RadixSlots::quiet_until(RequestId request) const {
-  const std::int64_t every = layout_.decode_checkpoint_tokens;
+  const std::int64_t every = book_.slots.decode_checkpoint_tokens;
   return every > 0 ? floor_to(record(request).computed, every) + every : INT64_MAX;
 }
 
@@ -230,7 +230,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (how != RequestEnd::aborted && record(id).begun) {
     // A pass that is under way may have changed the live state already.
     const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id);
-    if (ends_page && !layout_.separate_checkpoints) {
+    if (ends_page && !book_.slots.separate_checkpoints) {
       live_donated = kv_.donate(id, live, {&live, 1}, computed, {.ends = true, .hint = hint});
       kept = std::max(kept, computed);
     } else if (ends_page && computed > kept && keep_copy(id, hint)) {
@@ -239,9 +239,9 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
       kv_.report_end(id, hint, options_.block_size_tokens, request.decoded.has_value());
     }
   }
-  if (!live_donated && !layout_.separate_checkpoints) kv_.return_state(live);
+  if (!live_donated && !book_.slots.separate_checkpoints) kv_.return_state(live);
   // The state that was donated just now lies beyond the path that is locked.
-  if (layout_.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
+  if (book_.slots.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
     kv_.hold_path(id, kept);
   kv_.release_kv(id, kept);
   if (spares_last_request(options_.eviction)) keep_to_budget();
@@ -264,10 +264,10 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
 }
 
 void RadixSlots::keep_to_budget() {
-  if (layout_.budget_bytes == 0) return;
+  if (book_.slots.budget_bytes == 0) return;
   const CacheUsage now = usage();
   const std::int64_t used_bytes = options_.memory.of(now.kv_tokens, now.states);
-  if (used_bytes > layout_.budget_bytes) kv_.evict({.bytes = used_bytes - layout_.budget_bytes});
+  if (used_bytes > book_.slots.budget_bytes) kv_.evict({.bytes = used_bytes - book_.slots.budget_bytes});
 }
 
 CacheUsage RadixSlots::usage() const noexcept {
@@ -284,7 +284,7 @@ void RadixSlots::check() const {
   for (std::size_t p = 0; p < book_.passes.size(); ++p) checkpoints += book_.passes.at(p).save_slots.size();
   require_invariant(std::cmp_equal(checkpoints, taken_), structure, "a slot for a checkpoint is lost");
   std::int64_t live = 0;
-  for (std::size_t i = 0; i < requests_.size() && !layout_.separate_checkpoints; ++i) {
+  for (std::size_t i = 0; i < requests_.size() && !book_.slots.separate_checkpoints; ++i) {
     if (!record(RequestId{static_cast<std::int32_t>(i)}).running) continue;
     ++live;
     require_invariant(slots.owner(SlotId{requests_[i].live}) == SlotPool::caller, structure,

@@ -64,7 +64,6 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   void keep_to_budget();
 
-  const SlotLayout& layout_;
   RadixKv kv_;
   std::vector<Request> requests_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row

@@ -15,6 +15,8 @@ std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
 
 RequestBook::RequestBook(const RequestCacheOptions& given)
     : options(given),
+      slots(slot_layout(options)),
+      columns(column_layout(options)),
       groups(group_count(options)),
       in_columns(stateport::in_columns(options)),
       news(options.events),

@@ -27,11 +27,15 @@ struct RequestBook {
   };
 
   explicit RequestBook(const RequestCacheOptions& options);
+  RequestBook(const RequestBook&) = delete;
+  RequestBook& operator=(const RequestBook&) = delete;
 
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
 
   const RequestCacheOptions options;
+  const SlotLayout& slots;      ///< slot_layout(options)
+  const ColumnLayout& columns;  ///< column_layout(options)
   const std::size_t groups;
   const bool in_columns;  ///< a pass leaves the states after its drafts in columns; false: in steps of scratch memory
   CacheNews news;

@@ -28,6 +28,7 @@ TenantMarks::TenantMarks(const RequestCacheOptions& options, const StateTable& s
     : options_(options),
       states_(states),
       in_columns_(in_columns(options)),
+      separate_(slot_layout(options).separate_checkpoints),
       tenant_(static_cast<std::size_t>(options.max_requests)),
       kv_(static_cast<std::size_t>(kv_blocks(options))),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
@@ -120,7 +121,7 @@ void TenantMarks::forget(const Pass& pass) noexcept {
 }
 
 void TenantMarks::copied(std::size_t group, const GroupCommit& commit) noexcept {
-  if (slot_layout(options_).separate_checkpoints) return;
+  if (separate_) return;
   Writers& slots = slots_[group];
   for (const SlotCopy& copy : commit.from_scratch)
     slots[static_cast<std::size_t>(copy.dst_slot)] = scratch_[static_cast<std::size_t>(copy.src_slot)];
@@ -133,7 +134,7 @@ void TenantMarks::copied(std::size_t group, const GroupCommit& commit) noexcept 
 
 void TenantMarks::loading(std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots) noexcept {
   for (const std::int32_t block : kv_blocks) kv_[static_cast<std::size_t>(block)] = unknown;
-  if (slot_layout(options_).separate_checkpoints) return;
+  if (separate_) return;
   for (std::size_t g = 0; g < slots.size(); ++g) slots_[g][slots[g].index()] = unknown;
 }
 

@@ -58,6 +58,7 @@ class TenantMarks {
   const RequestCacheOptions& options_;
   const StateTable& states_;
   bool in_columns_;
+  bool separate_;  ///< checkpoints lie in a store of their own
   Sha256 sha256_;
   std::vector<Tenant> tenant_;  ///< by request
   Writers kv_;                  ///< by KV block
