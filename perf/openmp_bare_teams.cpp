@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// As the launches of GPUs on host threads: one team for each row that a host plan may have.
+// As the launches of GPUs on host threads: 16 teams, as a plan of as many tiles has.
 #include <stateport/backends/internal/execution_space.hpp>
 
 #include "bare_launch.hpp"
-#include "gpu/copy_tile.hpp"
+#include "gpu/launch_shape.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -20,8 +20,9 @@ struct BareKernel {
 }  // namespace
 
 void launch_bare(const Stream& stream, const BareArguments& arguments) {
-  constexpr std::uint64_t rows = 16;
-  Kokkos::parallel_for("stateport::bare_launch", kernels::policy_for(execution_space(stream), rows),
+  constexpr std::uint64_t teams = 16;
+  Kokkos::parallel_for("stateport::bare_launch",
+                       kernels::team_each<kernels::general_shape>(execution_space(stream), teams),
                        BareKernel{arguments});
 }
 

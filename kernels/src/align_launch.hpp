@@ -6,6 +6,7 @@
 
 #include "align_rows.hpp"
 #include "labels.hpp"
+#include "work_queue.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -17,7 +18,7 @@ namespace stateport::kernels {
 /// Counters in device memory.
 struct AlignCounters {
   std::int64_t skipped_parts = 0;
-  std::uint32_t finished_teams = 0;  ///< 0 between launches
+  WorkQueue queue;  ///< of every step: steps are ordered by their streams
 };
 
 /// Decides every row of every group, copies, and remembers, in one launch.

@@ -66,6 +66,7 @@ struct AlignRow {
   std::int32_t skipped_parts = 0;
   std::int64_t running = 0;  ///< post-step: tokens of the running state that the forward wrote
   std::int32_t kept = 0;     ///< post-step: forward_kept()
+  bool changes = false;      ///< the column or the count is another one than before
 
   [[nodiscard]] constexpr bool moves() const noexcept {
     return copy.dst_slot >= 0 && (copy.src_slot >= 0 || copy.recurrent_src_slot >= 0);
@@ -95,29 +96,31 @@ constexpr void resolve_align_row(const AlignGroupView& group, const AlignBatchVi
   AlignRow out;
   const std::int32_t slot = batch.request[row];
   if (slot < 0 || slot >= batch.max_requests) return out;
+  const std::int32_t column = group.column[slot];
+  const std::int32_t accepted = group.accepted[slot];
+  const std::int64_t computed = batch.counts.computed_of(row, slot);
   out.slot = slot;
-  out.column = group.column[slot];
-  out.accepted = group.accepted[slot];
   if (batch.phase == AlignPhase::pre) {
-    const AlignPreStep step = align_pre_step(batch.counts.computed_of(row, slot), batch.counts.scheduled_of(row),
-                                             out.column, out.accepted, group.block_size);
+    const AlignPreStep step =
+        align_pre_step(computed, batch.counts.scheduled_of(row), column, accepted, group.block_size);
     if (step.copy) resolve_align_row(group, batch, row, step.src_column, step.column, step.bias, out);
     out.column = step.column;
     out.accepted = step.accepted;
     out.src_column = step.src_column;
     out.src_offset = step.bias;
-    return out;
+  } else {
+    const AlignPostStep step =
+        batch.phase == AlignPhase::post
+            ? align_post_step(computed, batch.counts.scheduled_of(row), batch.counts.drafts_of(row, slot), accepted,
+                              column, group.block_size)
+            : align_post_step_advanced(computed, accepted, column, group.block_size);
+    out.running = step.running;
+    out.kept = forward_kept(accepted, batch.max_drafts);
+    if (step.moves_bytes) resolve_align_row(group, batch, row, step.src_column, step.dst_column, step.bias, out);
+    out.column = column;
+    out.accepted = step.accepted;
   }
-  const std::int64_t computed = batch.counts.computed_of(row, slot);
-  const AlignPostStep step =
-      batch.phase == AlignPhase::post
-          ? align_post_step(computed, batch.counts.scheduled_of(row), batch.counts.drafts_of(row, slot), out.accepted,
-                            out.column, group.block_size)
-          : align_post_step_advanced(computed, out.accepted, out.column, group.block_size);
-  out.running = step.running;
-  out.kept = forward_kept(out.accepted, batch.max_drafts);
-  if (step.moves_bytes) resolve_align_row(group, batch, row, step.src_column, step.dst_column, step.bias, out);
-  out.accepted = step.accepted;
+  out.changes = out.column != column || out.accepted != accepted;
   return out;
 }
 

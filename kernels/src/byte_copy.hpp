@@ -10,11 +10,16 @@
 /// tiles: 32 bits hold their sizes, and spare registers.
 namespace stateport::kernels {
 
-/// Unrolls the loop that follows on a device, where an array that a loop indexes would lie in memory.
+/// Unrolls the loop that follows on a device, where an array that a loop indexes would lie in memory; or leaves it as
+/// it is, where more rounds at once would need more registers than there are.
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
 #define STATEPORT_UNROLL _Pragma("unroll")
+#define STATEPORT_UNROLL_BY_FOUR _Pragma("unroll 4")
+#define STATEPORT_NO_UNROLL _Pragma("unroll 1")
 #else
 #define STATEPORT_UNROLL
+#define STATEPORT_UNROLL_BY_FOUR
+#define STATEPORT_NO_UNROLL
 #endif
 
 /// The widest access of one thread: one 16-byte load or store. A vector where the compiler has them: clang for gfx942
@@ -40,6 +45,7 @@ KOKKOS_INLINE_FUNCTION void move_in_groups(std::uint32_t lane, std::uint32_t lan
   std::uint32_t i = lane;
   // 64 bits, so that the entries of a group share one address register.
   const auto entry = [&](std::uint32_t k) { return std::uint64_t{i} + k * lanes; };
+  STATEPORT_NO_UNROLL
   for (; i + (in_flight - 1) * lanes < count; i += in_flight * lanes) {
     Loaded loaded[in_flight];
     STATEPORT_UNROLL

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_table.hpp"
 
-#include <stateport/backends/internal/device_calls.hpp>
+#include <stateport/backends/internal/device_checks.hpp>
 #include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
@@ -90,7 +90,8 @@ std::size_t block_bytes(ElementType type) {
 /// The unit of the tiles of one tensor.
 struct Units {
   std::uint64_t count;
-  std::size_t bytes;  ///< of one
+  std::size_t bytes;         ///< of one in the destination; of a block, in the widest type
+  std::size_t widest_bytes;  ///< of one in the widest type, or when it is converted
 };
 
 /// The tensors of a store in the order of layers; those of one layer stay in their order.
@@ -116,19 +117,82 @@ std::vector<TensorRoute> routes_of(const std::vector<Tensors>& sources, Tensors 
       detail::require_reachable(destination[i].base, "destination");
       require_fitting(source[i], destination[i]);
       routes.push_back(route_of(source[i], destination[i]));
+      if (routes.back().mode == TensorRoute::Mode::convert) units[i].widest_bytes = sizeof(float);
     }
   }
   for (std::size_t i = 0; i < destination.size(); ++i) {
     const StateTensorSpec& spec = destination[i].spec;
     const auto source_in_blocks = [i](Tensors source) { return in_blocks(source[i].spec.type); };
     if (!in_blocks(spec.type) && std::ranges::none_of(sources, source_in_blocks)) continue;
-    units[i] = {.count = static_cast<std::uint64_t>(spec.block_layout().blocks()), .bytes = block_bytes(spec.type)};
+    units[i] = {.count = static_cast<std::uint64_t>(spec.block_layout().blocks()),
+                .bytes = block_bytes(spec.type),
+                .widest_bytes = 0};
     for (std::size_t s = 0; s < sources.size(); ++s) {
       units[i].bytes = std::max(units[i].bytes, block_bytes(sources[s][i].spec.type));
       count_in_blocks(routes[s * destination.size() + i], spec);
     }
+    units[i].widest_bytes = units[i].bytes;
   }
   return routes;
+}
+
+/// The tile as copies by this route need it.
+Tile routed(Tile tile, const TensorRoute& route) {
+  tile.src = route.src + tile.first_element * element_bytes(route.src_type);
+  tile.dst = route.dst + tile.first_element * route.element_bytes;
+  tile.src_stride_bytes = route.src_stride_bytes;
+  tile.dst_stride_bytes = route.dst_stride_bytes;
+  tile.window = route.window;
+  tile.dim = route.dim;
+  tile.element_bytes = route.element_bytes;
+  tile.kind = route.kind;
+  tile.mode = route.mode;
+  tile.src_type = route.src_type;
+  tile.token_inner = route.token_inner;
+  return tile;
+}
+
+/// Whether the tiles of a tensor of so many elements are aligned in every slot; see CopyTableView.
+bool is_aligned(const TensorRoute& route, std::uint64_t elements) {
+  const auto aligned = [](auto value) { return value % 16 == 0; };
+  if (!aligned(reinterpret_cast<std::uintptr_t>(route.src)) || !aligned(reinterpret_cast<std::uintptr_t>(route.dst)) ||
+      !aligned(route.src_stride_bytes) || !aligned(route.dst_stride_bytes))
+    return false;
+  if (route.mode == TensorRoute::Mode::bytes) return aligned(elements * route.element_bytes);
+  const bool has_fp16 = route.src_type == ElementType::fp16 || route.dst_type == ElementType::fp16;
+  return route.mode == TensorRoute::Mode::convert && !has_fp16 && elements % 4 == 0;
+}
+
+/// Whether a copy crosses between the memory of the device and pinned memory of the host, where the copy engine is as
+/// fast as the link.
+bool crosses_to_device(const std::byte* src, const std::byte* dst) {
+  using Kind = detail::MemoryPlace::Kind;
+  const Kind from = detail::place_of(src).kind;
+  const Kind to = detail::place_of(dst).kind;
+  return (from == Kind::device && to == Kind::anywhere) || (from == Kind::anywhere && to == Kind::device);
+}
+
+/// The images that slots of both stores are, if they are any. `routes`: of the only source.
+ImageRoute image_of(Tensors destination, std::span<const TensorRoute> routes) {
+  const TensorRoute& first = *std::ranges::min_element(routes, {}, &TensorRoute::dst);
+  std::size_t bytes = 0;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    const TensorRoute& route = routes[i];
+    const std::ptrdiff_t offset = route.dst - first.dst;
+    const bool alike = route.src - first.src == offset && route.src_stride_bytes == first.src_stride_bytes &&
+                       route.dst_stride_bytes == first.dst_stride_bytes;
+    if (route.mode != TensorRoute::Mode::bytes || !alike) return {};
+    bytes += destination[i].spec.natural_bytes();
+    end = std::max(end, static_cast<std::size_t>(offset) + destination[i].spec.natural_bytes());
+  }
+  // Tensors do not overlap: they leave no gap if they are as many bytes as there are from the first to the last one.
+  if (end != bytes || !crosses_to_device(first.src, first.dst)) return {};
+  return {.src = first.src,
+          .dst = first.dst,
+          .src_stride_bytes = first.src_stride_bytes,
+          .dst_stride_bytes = first.dst_stride_bytes,
+          .bytes = bytes};
 }
 
 std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateStore* const> stores) {
@@ -146,9 +210,9 @@ void append_tiles(std::vector<Tile>& tiles, std::uint32_t tensor, std::uint64_t 
   const std::uint64_t grains = ceil_div(elements, tile_grain_elements);
   const std::uint64_t per_tile = ceil_div(grains, count) * tile_grain_elements;
   for (std::uint64_t first = 0; first < elements; first += per_tile)
-    tiles.push_back({.tensor = tensor,
+    tiles.push_back({.first_element = first,
                      .elements = static_cast<std::uint32_t>(std::min(per_tile, elements - first)),
-                     .first_element = first});
+                     .tensor = tensor});
 }
 
 CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStore& destination,
@@ -162,26 +226,37 @@ CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, s
     : tensor_count_(static_cast<std::uint32_t>(destination.size())) {
   std::vector<Units> units;
   for (const StateTensorView& tensor : destination) {
+    const std::size_t bytes = element_bytes(tensor.spec.type);
     units.push_back(
-        {.count = static_cast<std::uint64_t>(tensor.spec.element_count()), .bytes = element_bytes(tensor.spec.type)});
+        {.count = static_cast<std::uint64_t>(tensor.spec.element_count()), .bytes = bytes, .widest_bytes = bytes});
     if (tensor.spec.kind == StateKind::conv) window_min_ = std::min(window_min_, tensor.spec.window());
   }
   const std::vector<TensorRoute> routes = routes_of(sources, destination, units);
-  for (const TensorRoute& route : routes) code_ = std::max(code_, code_for(route.mode));
+  for (std::size_t i = 0; i < routes.size(); ++i) {
+    const TensorRoute& route = routes[i];
+    code_ = std::max(code_, code_for(route.mode));
+    aligned_ = aligned_ && is_aligned(route, units[i % destination.size()].count);
+    has_ds_ = has_ds_ || (route.token_inner && route.mode == TensorRoute::Mode::bytes);
+  }
+  if (sources.size() == 1) image_ = image_of(destination, routes);
   std::vector<Tile> tiles;
   for (const std::uint32_t i : in_layer_order(destination)) {
     const std::int32_t layer = destination[i].spec.layer;
     if (layer_starts_.empty() || layer_starts_.back().layer != layer)
       layer_starts_.push_back({.layer = layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
-    append_tiles(tiles, i, units[i].count, units[i].bytes, tile_bytes_max);
+    append_tiles(tiles, i, units[i].count, units[i].widest_bytes, tile_bytes_max);
   }
   std::vector<std::uint64_t> begin_bytes = {0};
   for (const Tile& tile : tiles) begin_bytes.push_back(begin_bytes.back() + tile.elements * units[tile.tensor].bytes);
   require(tiles.size() <= tiles_max, "tiles", tiles.size(),
           "a state has too many bytes: one pass over rows counts in 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
+  std::vector<Tile> routed_tiles;
+  for (std::size_t source = 0; source < sources.size(); ++source)
+    for (const Tile& tile : tiles)
+      routed_tiles.push_back(routed(tile, routes[source * destination.size() + tile.tensor]));
   routes_ = detail::upload(resource_, routes);
-  tiles_ = detail::upload(resource_, tiles);
+  tiles_ = detail::upload(resource_, routed_tiles);
   tile_begin_bytes_ = detail::upload(resource_, begin_bytes);
 }
 
@@ -198,7 +273,10 @@ CopyTableView CopyTable::view(std::int32_t begin, std::int32_t end) const noexce
           .tile_begin_bytes = tile_begin_bytes_.as<std::uint64_t>() + first,
           .tensor_count = tensor_count_,
           .tile_count = last - first,
-          .code = code_};
+          .source_tiles = tile_count_,
+          .code = code_,
+          .aligned = aligned_,
+          .has_ds = has_ds_};
 }
 
 }  // namespace stateport::kernels

@@ -73,15 +73,33 @@ struct TensorRoute {
 };
 static_assert(sizeof(TensorRoute) == 64);
 
-/// A range of one tensor's elements, counted in the order of the destination's memory: the unit of work. The same for
-/// every slot, so that (slot, tile) is found by arithmetic. Starts are multiples of 16 elements. In mode blocks, read
-/// "blocks" for "elements".
-struct Tile {
-  std::uint32_t tensor = 0;
-  std::uint32_t elements = 0;
+/// A range of one tensor's elements, counted in the order of the destination's memory: the unit of work, the same for
+/// every slot. It begins at a multiple of 16 elements. In mode blocks, read "blocks" for "elements". A tile has what a
+/// copy needs of its route in most modes, so that a kernel waits for one record only.
+struct alignas(16) Tile {
   std::uint64_t first_element = 0;
+  std::uint32_t elements = 0;
+  std::uint32_t tensor = 0;
+  const std::byte* src = nullptr;  ///< the tile in slot 0 of the source; modes bytes and convert, as those of dst
+  std::byte* dst = nullptr;
+  std::int64_t src_stride_bytes = 0;
+  std::int64_t dst_stride_bytes = 0;
+  std::uint32_t window = 0;  ///< the rest as in TensorRoute
+  std::uint32_t dim = 0;
+  std::uint8_t element_bytes = 0;
+  StateKind kind = StateKind::recurrent;
+  TensorRoute::Mode mode = TensorRoute::Mode::bytes;
+  ElementType src_type = ElementType::fp32;
+  bool token_inner = false;
+
+  /// Of the destination.
+  [[nodiscard]] constexpr std::uint32_t bytes() const noexcept { return elements * element_bytes; }
+  [[nodiscard]] constexpr const std::byte* src_of(std::int32_t slot) const noexcept {
+    return src + slot * src_stride_bytes;
+  }
+  [[nodiscard]] constexpr std::byte* dst_of(std::int32_t slot) const noexcept { return dst + slot * dst_stride_bytes; }
 };
-static_assert(sizeof(Tile) == 16);
+static_assert(sizeof(Tile) == 64);
 
 /// The code that a kernel needs for the routes of a table. Each has the code of those before it.
 enum class CopyCode : std::uint8_t {
@@ -90,22 +108,42 @@ enum class CopyCode : std::uint8_t {
   blocks     ///< all modes
 };
 
-/// The tiles of some layers as a kernel sees them. routes: [sources, tensors]; tiles: [tile_count]; tile_begin_bytes:
-/// [tile_count + 1] destination bytes of one slot that lie before each tile, gaps not counted; the first is not 0
-/// unless the first layer is among them. In mode blocks, these are the bytes of the widest of the tensor's types, and
-/// every block counts as a whole one.
+/// The tiles of some layers as a kernel sees them. routes: [sources, tensors]; tiles: [sources, source_tiles], of which
+/// the first tile_count of each source are these layers'; tile_begin_bytes: [tile_count + 1] destination bytes of one
+/// slot that lie before each tile, gaps not counted; the first is not 0 unless the first layer is among them. In mode
+/// blocks, these are the bytes of the widest of the tensor's types, and every block counts as a whole one.
 struct CopyTableView {
   const TensorRoute* routes = nullptr;
   const Tile* tiles = nullptr;
   const std::uint64_t* tile_begin_bytes = nullptr;
   std::uint32_t tensor_count = 0;
   std::uint32_t tile_count = 0;
+  std::uint32_t source_tiles = 0;
   CopyCode code = CopyCode::bytes;
+  /// Every tile of every slot begins and ends at multiples of 16 bytes, or of eight elements that are converted, on
+  /// both sides; no tensor is in another mode.
+  bool aligned = false;
+  bool has_ds = false;  ///< a conv tensor in mode bytes has the tokens of a channel side by side
+
+  [[nodiscard]] constexpr const Tile& tile_of(std::uint32_t source, std::uint32_t tile) const noexcept {
+    return tiles[source * source_tiles + tile];
+  }
+};
+
+/// Slots of a source and a destination that are images without gaps, with every tensor at the same place of its image:
+/// one call of the vendor's runtime copies a state.
+struct ImageRoute {
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  std::int64_t src_stride_bytes = 0;
+  std::int64_t dst_stride_bytes = 0;
+  std::size_t bytes = 0;  ///< 0: slots are no images
 };
 
 /// The tile table of copies from `sources` to one destination store, in device memory. Tiles hold at most
-/// `tile_bytes_max` destination bytes, counted as those of CopyTableView; those of one tensor are equal but for the
-/// last. They are in the order of layers, whatever the order of the tensors. Stays where it is.
+/// `tile_bytes_max` bytes of the widest type of their tensor; those of one tensor are equal but for the last. Elements
+/// that are converted count as fp32. Tiles are in the order of layers, whatever the order of the
+/// tensors. A table stays where it is.
 class CopyTable {
  public:
   /// Throws InvalidArgument when a source does not fit the destination.
@@ -121,6 +159,8 @@ class CopyTable {
   [[nodiscard]] CopyTableView view(std::int32_t begin, std::int32_t end) const noexcept;
   /// 1 + the last layer of the destination.
   [[nodiscard]] std::int32_t layers() const noexcept { return layer_starts_.back().layer + 1; }
+  /// The images of a table of one source whose slots lie in pinned memory of the host and on the device.
+  [[nodiscard]] const ImageRoute& image() const noexcept { return image_; }
   /// The shortest conv window in tokens; INT64_MAX without conv tensors.
   [[nodiscard]] std::int64_t window_min() const noexcept { return window_min_; }
 
@@ -140,6 +180,9 @@ class CopyTable {
   std::uint32_t tile_count_ = 0;
   std::vector<LayerStart> layer_starts_;  ///< layers that have tensors, ascending
   CopyCode code_ = CopyCode::bytes;
+  bool aligned_ = true;
+  bool has_ds_ = false;
+  ImageRoute image_;
   std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;
   Buffer routes_;

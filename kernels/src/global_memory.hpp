@@ -21,4 +21,16 @@ KOKKOS_INLINE_FUNCTION T* in_global_memory(T* address) {
   return address;
 }
 
+/// The same for memory that the threads of one team share.
+template <class T>
+KOKKOS_INLINE_FUNCTION T* in_team_memory(T* address) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isShared(address) != 0);
+#elif defined(__HIP_DEVICE_COMPILE__)
+  using Shared = __attribute__((address_space(3))) T;
+  return (T*)(Shared*)(address);
+#endif
+  return address;
+}
+
 }  // namespace stateport::kernels

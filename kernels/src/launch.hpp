@@ -37,9 +37,9 @@ class Launcher {
   Launcher& operator=(Launcher&&) noexcept;
   ~Launcher();
 
-  /// Enqueues every kernel once without work. The first launch of a source file makes Kokkos copy tables to the device
-  /// and wait, and the first one of a kernel may load it: neither may happen while a graph is captured.
-  void prepare(const Stream& stream, CopyCode code);
+  /// Enqueues every kernel of the table once without work. The first launch of a source file makes Kokkos copy tables
+  /// to the device and wait, and the first one of a kernel may load it: neither may happen while a graph is captured.
+  void prepare(const Stream& stream, const CopyTableView& table);
 
   /// The launch named `label`. Rows before `first_source_rows` read source 0, the others source 1: conv tensors from
   /// src_slot, recurrent ones from recurrent_src_slot, either negative to skip; dst_slot is valid. One launch; none if

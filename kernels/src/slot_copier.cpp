@@ -2,6 +2,7 @@
 #include <stateport/kernels/slot_copier.hpp>
 
 #include <stateport/backends/internal/device_calls.hpp>
+#include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -9,6 +10,7 @@
 #include "launch.hpp"
 #include "store_overlap.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -23,7 +25,7 @@ class SlotCopier::Impl {
       sources.push_back({.slots = source->slots(), .offset = kernels::shared_slots(*source, destination)});
     rows.reserve(kernels::prepared_rows);
     const Stream stream = Stream::default_stream();
-    launcher.prepare(stream, table.view().code);
+    launcher.prepare(stream, table.view());
     stream.synchronize();
   }
   /// Streams of the engine may still read tables and staged plans.
@@ -86,7 +88,21 @@ class SlotCopier::Impl {
     check({plan}, shift_max);
     rows.clear();
     append_rows(plan, 0);
+    if (copies_images(tiles)) return copy_images(stream);
     launcher.copy_rows(label, stream, tiles, rows, static_cast<std::uint32_t>(rows.size()));
+  }
+
+  /// Whether the gathered rows are whole states in images.
+  [[nodiscard]] bool copies_images(const kernels::CopyTableView& tiles) const {
+    return table.image().bytes != 0 && tiles.tile_count == table.view().tile_count &&
+           std::ranges::all_of(
+               rows, [](const SlotCopy& row) { return row.conv_shift == 0 && row.src_slot == row.recurrent_src_slot; });
+  }
+  void copy_images(const Stream& stream) const {
+    const kernels::ImageRoute& image = table.image();
+    for (const SlotCopy& row : rows)
+      copy_bytes(stream, image.dst + row.dst_slot * image.dst_stride_bytes,
+                 image.src + row.src_slot * image.src_stride_bytes, image.bytes);
   }
 
   struct Source {

@@ -18,7 +18,7 @@ __device__ inline std::uint32_t shared_address(const void* at) {
 /// while it empties another. Loads run `stages - 1` tiles ahead of stores.
 template <int stages>
 __global__ void __launch_bounds__(32)
-    bulk_copy([[maybe_unused]] const RoofTile* tiles, [[maybe_unused]] std::uint32_t count) {
+    bulk_copy([[maybe_unused]] const RoofTile* tiles, [[maybe_unused]] std::uint32_t count, std::uint32_t*) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) std::uint64_t filled[stages];

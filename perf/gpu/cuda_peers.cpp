@@ -70,14 +70,6 @@ void cub_batched(Tables& tables, void* scratch, const Stream& stream) {
                                    static_cast<std::uint32_t>(tables.dst.size()), native(stream)));
 }
 
-int resident_blocks() {
-  int device = 0, multiprocessors = 0, blocks = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, twin_copy, twin_threads, 0));
-  return multiprocessors * blocks;
-}
-
 }  // namespace
 
 void count_differences(const Stream& stream, const EqualRanges* ranges, std::uint32_t count, std::uint32_t* different) {
@@ -89,17 +81,15 @@ std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks) {
   const auto tables = std::make_shared<Tables>(chunks);
   cub_batched(*tables, nullptr, Stream::default_stream());
   tables->scratch = Buffer(tables->resource, tables->scratch_bytes);
-  const int resident = resident_blocks();
   std::vector<PeerCopy> peers;
   peers.push_back({"memcpy_loop", [tables](const Stream& stream) { memcpy_loop(*tables, stream); }});
 #if CUDART_VERSION >= 13000
   peers.push_back({"memcpy_batch", [tables](const Stream& stream) { memcpy_batch(*tables, stream); }});
 #endif
   peers.push_back({"cub", [tables](const Stream& stream) { cub_batched(*tables, tables->scratch.data(), stream); }});
-  peers.push_back({"twin", [tables, resident](const Stream& stream) {
-                     const int blocks = std::min(resident, static_cast<int>(tables->tiles.size()));
-                     twin_copy<<<blocks, twin_threads, 0, native(stream)>>>(
-                         tables->device_tiles.as<TwinTile>(), static_cast<std::uint32_t>(tables->tiles.size()));
+  peers.push_back({"twin", [tables](const Stream& stream) {
+                     twin_copy<<<static_cast<unsigned>(tables->tiles.size()), twin_threads, 0, native(stream)>>>(
+                         tables->device_tiles.as<TwinTile>());
                      check(cudaGetLastError());
                    }});
   return peers;
@@ -112,10 +102,10 @@ PeerCopy peer_commit(const CommitWorkload& workload) {
   const auto table = std::make_shared<Buffer>(*resource, tensors.size() * sizeof(TwinScratch));
   copy_bytes(Stream::default_stream(), table->data(), tensors.data(), table->size_bytes());
   Stream::default_stream().synchronize();
-  const dim3 blocks(static_cast<unsigned>(tensors.size()), static_cast<unsigned>(targets.rows));
+  const dim3 blocks = twin_commit_blocks(tensors, targets.rows);
   return {"twin", [resource, table, blocks, targets](const Stream& stream) {
-            twin_commit<<<blocks, commit_threads, 0, native(stream)>>>(table->as<TwinScratch>(), targets.last_step,
-                                                                       targets.live_slot);
+            twin_commit<<<blocks, twin_threads, 0, native(stream)>>>(table->as<TwinScratch>(), targets.last_step,
+                                                                     targets.live_slot);
             check(cudaGetLastError());
           }};
 }

@@ -158,9 +158,9 @@ profile() {
 }
 
 run_deep() {
-  profile copy 'CopyRows|twin_copy' 2 6 gpu_copy_bench '^G1/16'
+  profile copy 'CopyAligned|twin_copy' 2 6 gpu_copy_bench '^G1/16'
   profile shift CopyRows 10 2 gpu_copy_bench '^G4/.*window:4/shift:1'
-  profile convert CopyRows 2 1 gpu_copy_bench '^G5'
+  profile convert CopyAligned 2 1 gpu_copy_bench '^G5'
   profile commit 'CommitStep|twin_commit' 2 4 gpu_step_bench '^G9'
   profile align AlignStep 4 2 gpu_step_bench '^align/16'
   checker initcheck 60 2 '*/align_context_test.cpp'

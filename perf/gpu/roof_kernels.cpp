@@ -5,6 +5,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/internal/upload.hpp>
+#include <stateport/backends/transfer.hpp>
 
 #include "roof_copy.hpp"
 #include "vendor_calls.hpp"
@@ -13,13 +14,12 @@
 #endif
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 
 namespace stateport::perf {
 namespace {
-
-constexpr std::size_t tile_bytes_large = std::size_t{32} << 10;
 
 /// Tiles of at most `tile_bytes`, those of a chunk nearly equal, in device memory.
 struct Tiles {
@@ -34,28 +34,59 @@ struct Tiles {
     }
     count = static_cast<std::uint32_t>(tiles.size());
     table = detail::upload(resource, tiles);
+    claimed = Buffer(resource, sizeof(std::uint32_t));
   }
   DeviceResource resource;
-  Buffer table;
+  Buffer table, claimed;
   std::uint32_t count = 0;
 };
 
-using Kernel = void (*)(const RoofTile*, std::uint32_t);
+using Kernel = void (*)(const RoofTile*, std::uint32_t, std::uint32_t*);
 
-PeerCopy shape(const std::string& name, Kernel kernel, const std::shared_ptr<Tiles>& tiles, int threads, int blocks,
-               std::uint32_t shared_bytes = 0) {
-  const auto resident = static_cast<std::uint32_t>(blocks * detail::compute_units());
-  return {name, [=](const Stream& stream) {
-            kernel<<<std::min(resident, tiles->count), threads, shared_bytes, native(stream)>>>(
-                tiles->table.as<RoofTile>(), tiles->count);
-            check_launch();
-          }};
-}
+/// The shapes of kernels over the same chunks.
+class Shapes {
+ public:
+  explicit Shapes(const std::vector<Chunk>& chunks) : chunks_(chunks) {}
+
+  /// `blocks` on a multiprocessor; 0: one for each tile.
+  void add(const std::string& name, Kernel kernel, std::size_t tile_kib, int threads, int blocks,
+           std::uint32_t shared_bytes = 0) {
+    auto& tiles = tiles_[tile_kib];
+    if (!tiles) tiles = std::make_shared<Tiles>(chunks_, tile_kib << 10);
+    const auto grid = blocks == 0
+                          ? tiles->count
+                          : std::min(static_cast<std::uint32_t>(blocks * detail::compute_units()), tiles->count);
+    copies.push_back({name, [=, tiles = tiles](const Stream& stream) {
+                        fill_bytes(stream, tiles->claimed.data(), std::byte{0}, tiles->claimed.size_bytes());
+                        kernel<<<grid, threads, shared_bytes, native(stream)>>>(
+                            tiles->table.as<RoofTile>(), tiles->count, tiles->claimed.as<std::uint32_t>());
+                        check_launch();
+                      }});
+  }
+  template <int threads, int loads>
+  void add_once() {
+    add("once_" + std::to_string(threads) + "x" + std::to_string(loads), roof_once<Cached, threads, loads>,
+        threads * loads * sizeof(uint4) >> 10, threads, 0);
+  }
+  template <int threads, int blocks, int loads>
+  void add_resident(std::size_t tile_kib) {
+    const std::string shape = std::to_string(threads) + "x" + std::to_string(loads) + "_on_" + std::to_string(blocks) +
+                              "_tile_" + std::to_string(tile_kib);
+    add("strided_" + shape, roof_strided<Cached, threads, blocks, loads>, tile_kib, threads, blocks);
+    add("claimed_" + shape, roof_claimed<Cached, threads, blocks, loads>, tile_kib, threads, blocks);
+  }
+
+  std::vector<PeerCopy> copies;
+
+ private:
+  const std::vector<Chunk>& chunks_;
+  std::map<std::size_t, std::shared_ptr<Tiles>> tiles_;
+};
 
 #ifdef __CUDACC__
 /// Where the device has the engine.
-void add_bulk_copies(std::vector<PeerCopy>& shapes, const std::shared_ptr<Tiles>& tiles) {
-  static_assert(tile_bytes_large <= stage_bytes);
+void add_bulk_copies(Shapes& shapes) {
+  constexpr std::size_t tile_kib = stage_bytes >> 10;
   int device = 0, major = 0;
   check(cudaGetDevice(&device));
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
@@ -63,31 +94,34 @@ void add_bulk_copies(std::vector<PeerCopy>& shapes, const std::shared_ptr<Tiles>
   const auto add = [&](const char* name, Kernel kernel, int blocks, std::uint32_t stages) {
     check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(stages * stage_bytes)));
-    shapes.push_back(shape(name, kernel, tiles, 32, blocks, stages * stage_bytes));
+    shapes.add(name, kernel, tile_kib, 32, blocks, stages * stage_bytes);
   };
   add("bulk_3", bulk_copy<3>, 2, 3);
   add("bulk_6", bulk_copy<6>, 1, 6);
 }
 #else
-void add_bulk_copies(std::vector<PeerCopy>&, const std::shared_ptr<Tiles>&) {}
+void add_bulk_copies(Shapes&) {}
 #endif
 
 }  // namespace
 
 std::vector<PeerCopy> roof_copies(const std::vector<Chunk>& chunks) {
-  const auto large = std::make_shared<Tiles>(chunks, tile_bytes_large);
-  const auto small = std::make_shared<Tiles>(chunks, tile_bytes_large / 2);
-  std::vector<PeerCopy> shapes = {shape("256x4_twice_the_grid", roof_copy<Cached, 256, 4, 4>, large, 256, 8),
-                                  shape("256x4", roof_copy<Cached, 256, 4, 4>, large, 256, 4),
-                                  shape("256x4_small_tiles", roof_copy<Cached, 256, 4, 4>, small, 256, 4),
-                                  shape("256x8", roof_copy<Cached, 256, 2, 8>, large, 256, 2),
-                                  shape("512x4", roof_copy<Cached, 512, 2, 4>, large, 512, 2),
-                                  shape("512x8", roof_copy<Cached, 512, 1, 8>, large, 512, 1),
-                                  shape("1024x2", roof_copy<Cached, 1024, 2, 2>, large, 1024, 2),
-                                  shape("streaming_256x4", roof_copy<PastCaches, 256, 4, 4>, large, 256, 4),
-                                  shape("streaming_256x8", roof_copy<PastCaches, 256, 2, 8>, large, 256, 2)};
-  add_bulk_copies(shapes, large);
-  return shapes;
+  Shapes shapes(chunks);
+  shapes.add_once<128, 2>();
+  shapes.add_once<256, 2>();
+  shapes.add_once<256, 4>();
+  shapes.add_once<512, 2>();
+  shapes.add_once<1024, 2>();
+  shapes.add_once<1024, 4>();
+  shapes.add("looped_512x4_tile_64", roof_looped<Cached, 512, 4>, 64, 512, 0);
+  shapes.add("streaming_256x4", roof_once<PastCaches, 256, 4>, 16, 256, 0);
+  shapes.add_resident<256, 3, 4>(32);
+  shapes.add_resident<256, 4, 4>(16);
+  shapes.add_resident<512, 2, 4>(32);
+  shapes.add_resident<512, 2, 8>(64);
+  shapes.add_resident<1024, 2, 2>(32);
+  add_bulk_copies(shapes);
+  return shapes.copies;
 }
 
 }  // namespace stateport::perf

@@ -2,13 +2,15 @@
 #pragma once
 
 #include "../commit_workload.hpp"
+#include "twin_copy.hpp"
 #include "vendor_calls.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 /// commit_step as one writes it for CUDA or HIP alone, for states whose elements lie together in scratch memory as in
-/// the live slot: a block for each (tensor, request) looks at the request's step, and copies what that left.
+/// the live slot: a block for each (tile, tensor, request) looks at the request's step, and copies what that left.
 namespace stateport::perf {
 
 struct TwinScratch {
@@ -29,24 +31,24 @@ inline std::vector<TwinScratch> twin_scratch(const CommitWorkload& workload) {
   return tensors;
 }
 
-constexpr int commit_threads = 256;
+/// Blocks for tiles, tensors and requests.
+inline dim3 twin_commit_blocks(const std::vector<TwinScratch>& tensors, std::int32_t requests) {
+  std::uint32_t words = 0;
+  for (const TwinScratch& tensor : tensors) words = std::max(words, tensor.words);
+  return dim3((words + 2 * twin_threads - 1) / (2 * twin_threads), static_cast<unsigned>(tensors.size()),
+              static_cast<unsigned>(requests));
+}
 
-__global__ void __launch_bounds__(commit_threads)
+__global__ void __launch_bounds__(twin_threads)
     twin_commit(const TwinScratch* tensors, const std::int32_t* last_step, const std::int32_t* live_slot) {
-  const TwinScratch tensor = tensors[blockIdx.x];
-  const std::int32_t request = static_cast<std::int32_t>(blockIdx.y), step = last_step[request];
-  if (step < 0) return;
+  const TwinScratch tensor = tensors[blockIdx.y];
+  const std::uint32_t first = blockIdx.x * 2 * twin_threads;
+  const std::int32_t request = static_cast<std::int32_t>(blockIdx.z), step = last_step[request];
+  if (step < 0 || first >= tensor.words) return;
   const auto* const src = reinterpret_cast<const uint4*>(tensor.scratch + request * tensor.request_stride_bytes +
                                                          step * tensor.step_stride_bytes);
   auto* const dst = reinterpret_cast<uint4*>(tensor.live + live_slot[request] * tensor.slot_stride_bytes);
-  std::uint32_t i = threadIdx.x;
-  for (; i + 3 * commit_threads < tensor.words; i += 4 * commit_threads) {
-    const uint4 first = src[i], second = src[i + commit_threads];
-    const uint4 third = src[i + 2 * commit_threads], fourth = src[i + 3 * commit_threads];
-    dst[i] = first, dst[i + commit_threads] = second;
-    dst[i + 2 * commit_threads] = third, dst[i + 3 * commit_threads] = fourth;
-  }
-  for (; i < tensor.words; i += commit_threads) dst[i] = src[i];
+  twin_words(dst + first, src + first, tensor.words - first);
 }
 
 }  // namespace stateport::perf

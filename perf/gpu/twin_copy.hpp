@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <vector>
 
-/// The copy kernel as one writes it for CUDA or HIP alone: tiles of 32 KiB, blocks of 256 threads that stride over
-/// them, four 16-byte loads before the first store.
+/// The copy kernel as one writes it for CUDA or HIP alone: a block of 1,024 threads for each tile of 32 KiB, whose
+/// threads load two words of 16 bytes before they store the first.
 namespace stateport::perf {
+
+constexpr unsigned twin_threads = 1024;
 
 struct TwinTile {
   uint4* dst;
@@ -20,7 +22,7 @@ struct TwinTile {
 };
 
 inline std::vector<TwinTile> twin_tiles(const std::vector<Chunk>& chunks) {
-  constexpr std::size_t tile_bytes = std::size_t{32} << 10;
+  constexpr std::size_t tile_bytes = 2 * twin_threads * sizeof(uint4);
   std::vector<TwinTile> tiles;
   for (const Chunk& chunk : chunks)
     for (std::size_t at = 0; at < chunk.bytes; at += tile_bytes)
@@ -29,24 +31,19 @@ inline std::vector<TwinTile> twin_tiles(const std::vector<Chunk>& chunks) {
   return tiles;
 }
 
-constexpr int twin_threads = 256;
+/// Words [0, words), at most two for each thread of the block.
+__device__ inline void twin_words(uint4* dst, const uint4* src, std::uint32_t words) {
+  const std::uint32_t i = threadIdx.x, j = threadIdx.x + twin_threads;
+  uint4 first{}, second{};
+  if (i < words) first = src[i];
+  if (j < words) second = src[j];
+  if (i < words) dst[i] = first;
+  if (j < words) dst[j] = second;
+}
 
-__global__ void __launch_bounds__(twin_threads) twin_copy(const TwinTile* tiles, std::uint32_t count) {
-  for (std::uint32_t t = blockIdx.x; t < count; t += gridDim.x) {
-    const TwinTile tile = tiles[t];
-    std::uint32_t i = threadIdx.x;
-    for (; i + 3 * twin_threads < tile.words; i += 4 * twin_threads) {
-      const uint4 first = tile.src[i];
-      const uint4 second = tile.src[i + twin_threads];
-      const uint4 third = tile.src[i + 2 * twin_threads];
-      const uint4 fourth = tile.src[i + 3 * twin_threads];
-      tile.dst[i] = first;
-      tile.dst[i + twin_threads] = second;
-      tile.dst[i + 2 * twin_threads] = third;
-      tile.dst[i + 3 * twin_threads] = fourth;
-    }
-    for (; i < tile.words; i += twin_threads) tile.dst[i] = tile.src[i];
-  }
+__global__ void __launch_bounds__(twin_threads) twin_copy(const TwinTile* tiles) {
+  const TwinTile tile = tiles[blockIdx.x];
+  twin_words(tile.dst, tile.src, tile.words);
 }
 
 }  // namespace stateport::perf

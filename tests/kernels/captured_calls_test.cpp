@@ -138,8 +138,9 @@ TEST_CASE("what is made has launched once, so that its first call may be capture
     const auto& launches = recorder.record().launches;
     return std::ranges::count(launches, std::string("stateport::prepare"));
   };
-  // Copies of few rows and of many, clearing the same, and the copy of a plan on the device.
-  CHECK(prepared([&] { SlotCopier copier(store); }) == (stages_plans() ? 5 : 0));
+  // Copies of few rows and of many, whole ones of aligned stores and any others, clearing the same, and the copy of a
+  // plan on the device.
+  CHECK(prepared([&] { SlotCopier copier(store); }) == (stages_plans() ? 7 : 0));
   const StepScratch conv = StepScratch::strip(store.tensors()[0].base, store.tensors()[0].spec.type, 4, 8, false);
   const StepScratch recurrent{.base = store.tensors()[1].base, .type = store.tensors()[1].spec.type};
   CHECK(prepared([&] { StepCommitter committer(std::vector{conv, recurrent}, store, 1, 1); }) == 1);

@@ -2,8 +2,8 @@
 // The GPU's converting copy of a range, and its shift of ds rows, by lanes of any number.
 #include "element_copy.hpp"
 
+#include "gpu/shift_rows.hpp"
 #include "random.hpp"
-#include "shifted_copy.hpp"
 
 #include <doctest/doctest.h>
 
@@ -65,30 +65,45 @@ TEST_CASE("a range converted by many lanes is the range converted element by ele
   });
 }
 
-TEST_CASE("rows are shifted by words as they are one by one, in place and across, by lanes that run at once") {
-  test::for_each_seed(300, [](test::Random& random, std::uint64_t) {
+TEST_CASE("rows are shifted by way of shared memory as they are one by one, by lanes that run at once") {
+  test::for_each_seed(400, [](test::Random& random, std::uint64_t) {
     const auto lanes = static_cast<std::uint32_t>(random.between(1, 4));
-    const auto row = static_cast<std::uint32_t>(random.between(2, random.chance(50) ? 16 : 70));
-    const auto shift = static_cast<std::uint32_t>(random.between(1, row - 1));
-    const std::uint32_t rows = 8 * static_cast<std::uint32_t>(random.between(0, 12));
-    const bool in_place = random.chance(50);
+    const std::uint32_t element_bytes = 1u << random.between(0, 3);
+    const auto window = static_cast<std::uint32_t>(random.between(2, random.chance(80) ? 9 : 40));
+    const auto shift = static_cast<std::uint32_t>(random.between(1, window - 1));
+    const auto rows = static_cast<std::uint32_t>(random.between(0, 90));
+    const auto stage_bytes = static_cast<std::uint32_t>(random.between(1, random.chance(50) ? 100 : 2000));
+    const bool in_place = random.chance(60);
+    const std::size_t misaligned = random.chance(70) ? 0 : static_cast<std::size_t>(random.between(1, 15));
     CAPTURE(lanes);
-    CAPTURE(row);
+    CAPTURE(element_bytes);
+    CAPTURE(window);
     CAPTURE(shift);
     CAPTURE(rows);
+    CAPTURE(stage_bytes);
     CAPTURE(in_place);
-    const Range src(random, row * rows, 0);
-    const Range other(random, row * rows, 0);
+    CAPTURE(misaligned);
+    const std::uint32_t row_bytes = window * element_bytes;
+    const Range src(random, std::size_t{row_bytes} * rows, misaligned);
+    const Range other(random, std::size_t{row_bytes} * rows, static_cast<std::size_t>(random.between(0, 15)));
     std::byte* const dst = in_place ? src.data() : other.data();
-    std::vector<std::byte> expected(dst, dst + row * rows);
+    std::vector<std::byte> expected(dst, dst + std::size_t{row_bytes} * rows);
     for (std::uint32_t r = 0; r < rows; ++r)
-      std::memcpy(expected.data() + r * row, src.data() + r * row + shift, row - shift);
+      std::memcpy(expected.data() + r * row_bytes, src.data() + r * row_bytes + shift * element_bytes,
+                  row_bytes - shift * element_bytes);
+    std::vector<kernels::Word16> stage(stage_bytes / sizeof(kernels::Word16) + 1);
     std::barrier all(static_cast<std::ptrdiff_t>(lanes));
     std::vector<std::thread> threads;
     for (std::uint32_t lane = 0; lane < lanes; ++lane)
       threads.emplace_back([&, lane] {
-        kernels::shift_rows_by_words(lane, lanes, {dst, src.data(), row * rows, row, shift},
-                                     [&] { all.arrive_and_wait(); });
+        const kernels::ShiftedRows range{.dst = dst,
+                                         .src = src.data(),
+                                         .rows = rows,
+                                         .window = window,
+                                         .shift = shift,
+                                         .element_bytes = element_bytes};
+        kernels::shift_rows(lane, lanes, range, reinterpret_cast<std::byte*>(stage.data()), stage_bytes,
+                            [&] { all.arrive_and_wait(); });
       });
     for (std::thread& thread : threads) thread.join();
     REQUIRE(std::equal(expected.begin(), expected.end(), dst));

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPU launch of a step: every team decides all rows for itself (a few bytes each), lists those with work and takes its
-// share of their tiles. The team that finishes last remembers the decisions: by then every team has read its rows, so
-// that deciding values are never overwritten under a reader, in one launch and without a grid-wide wait.
+// part of their tiles. One team remembers the decisions, when all teams have read the values that decide: these are
+// never overwritten under a reader, in one launch and without a wait for the whole grid.
 #include "../align_launch.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include "copy_tile.hpp"
+#include "team_work.hpp"
 #include "work_share.hpp"
 
 namespace stateport::kernels {
@@ -25,37 +28,28 @@ struct AlignStepKernel {
   std::int32_t group_count;
   AlignBatchView batch;
   AlignCounters* counters;
+  bool has_ds;  ///< in a group
 
-  /// This team's share of the copies of a group.
-  KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, WorkList<SlotCopy>& list) const {
-    const auto rows = static_cast<std::uint32_t>(batch.rows);
-    for (std::uint32_t begin = 0; begin < rows; begin += listed_rows_max) {
-      const std::uint32_t count = rows - begin < listed_rows_max ? rows - begin : listed_rows_max;
-      const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& copy) {
-        const AlignRow row = decide_align_row(group, batch, static_cast<std::int32_t>(begin + i));
-        copy = row.copy;
-        return row.moves();
-      });
-      if (listed == 0) continue;
-      for_each_tile(team, group.table, listed, [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<code>(team, group.table, 0, list.work[i], tile);
-      });
-      team.team_barrier();
-    }
+  /// Lists the rows [begin, begin + count) of a group that copy. `changes`: whether any of them changes a value that
+  /// decides.
+  KOKKOS_FUNCTION std::uint32_t list_rows(const Team& team, const AlignGroupView& group, WorkList<SlotCopy>& list,
+                                          std::uint32_t begin, std::uint32_t count, bool& changes) const {
+    bool lane_changes = false;
+    const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& copy) {
+      const AlignRow row = decide_align_row(group, batch, static_cast<std::int32_t>(begin + i));
+      lane_changes = lane_changes || row.changes;
+      copy = row.copy;
+      return row.moves();
+    });
+    changes = any_lane(team, lane_changes);
+    return listed;
   }
 
-  /// True for the lanes of the team that finishes last. One lane fences for its team: the work of the others lies
-  /// before the barrier, and their next work behind the hand-over of `finished`.
-  KOKKOS_FUNCTION bool finishes_last(const Team& team) const {
-    team.team_barrier();
-    bool last = false;
-    if (team.team_rank() == 0) {
-      Kokkos::memory_fence();
-      last =
-          Kokkos::atomic_fetch_add(&counters->finished_teams, 1u) + 1 == static_cast<std::uint32_t>(team.league_size());
-      Kokkos::memory_fence();
-    }
-    return any_lane(team, last);
+  /// Says that this team has read everything that decides. True for the one lane that says so last.
+  KOKKOS_FUNCTION bool arrives_last(const Team& team) const {
+    if (team.team_rank() != 0) return false;
+    Kokkos::memory_fence();  // the last barrier lies behind the reads of all lanes
+    return Kokkos::atomic_fetch_add(&counters->queue.arrived, 1u) + 1 == static_cast<std::uint32_t>(team.league_size());
   }
 
   /// Counts of the states that the forward left in the windows of all rows. Rows may name one block, so that counts are
@@ -86,13 +80,40 @@ struct AlignStepKernel {
           Kokkos::atomic_add(&counters->skipped_parts, std::int64_t{decided.skipped_parts});
       });
     }
-    Kokkos::single(Kokkos::PerTeam(team), [&] { counters->finished_teams = 0; });
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void operator()(const Team& team) const {
     WorkList<SlotCopy>& list = work_list<SlotCopy>(team);
-    for (const AlignGroupView* group = groups; group < groups + group_count; ++group) copy_group(team, *group, list);
-    if (finishes_last(team)) remember(team);
+    std::byte* const stage = stage_of(team, has_ds);
+    TeamWork work(team, &counters->queue, list.claims);
+    const auto rows = static_cast<std::uint32_t>(batch.rows);
+    // All teams see the same rows copy, and the same change. Where nothing changes, what a team remembers is what
+    // others read: it need not wait for them.
+    bool copies = false;
+    bool changes = false;
+    bool last = false;
+    for (const AlignGroupView* group = groups; group < groups + group_count; ++group)
+      for (std::uint32_t begin = 0; begin < rows; begin += listed_rows_max) {
+        const std::uint32_t count = rows - begin < listed_rows_max ? rows - begin : listed_rows_max;
+        bool listed_change = false;
+        const std::uint32_t listed = list_rows(team, *group, list, begin, count, listed_change);
+        copies = copies || listed > 0;
+        changes = changes || listed_change;
+        const bool all_read = group + 1 == groups + group_count && begin + count == rows;
+        if (all_read && (copies || changes)) last = arrives_last(team);
+        if (listed == 0) continue;
+        take_tiles(work, group->table, listed, [&](std::uint32_t i, const Tile& tile) {
+          copy_tile<code>(team, stage, group->table.routes[tile.tensor], tile, list[i]);
+        });
+      }
+    if (copies || changes) {
+      work.end();
+      if (!any_lane(team, last)) return;
+      Kokkos::memory_fence();
+    } else if (team.league_rank() != 0) {
+      return;
+    }
+    remember(team);
   }
 };
 
@@ -100,20 +121,22 @@ struct AlignStepKernel {
 
 void AlignLauncher::step(const char* label, const Stream& stream, std::span<const AlignGroupView> groups,
                          const AlignGroupView* device_groups, const AlignBatchView& batch, AlignCounters* counters) {
-  const ExecutionSpace& space = execution_space(stream);
   std::uint64_t items = 0;
   bool bytes = true;
+  bool has_ds = false;
   for (const AlignGroupView& group : groups) {
     items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
     bytes = bytes && group.table.code == CopyCode::bytes;
+    has_ds = has_ds || group.table.has_ds;
   }
-  auto policy = policy_for<deciding_launch_bound_min>(space, items);
-  add_work_list<SlotCopy>(policy);
+  require(items <= launch_items_max, "rows", batch.rows, "have more tiles than one launch counts");
+  auto policy = resident_teams<general_shape>(execution_space(stream), items);
+  add_team_memory(policy, has_ds, work_list_bytes<SlotCopy>);
   const auto count = static_cast<std::int32_t>(groups.size());
   if (bytes)
-    enqueue(label, policy, AlignStepKernel<CopyCode::bytes>{device_groups, count, batch, counters});
+    enqueue(label, policy, AlignStepKernel<CopyCode::bytes>{device_groups, count, batch, counters, has_ds});
   else
-    enqueue(label, policy, AlignStepKernel<CopyCode::elements>{device_groups, count, batch, counters});
+    enqueue(label, policy, AlignStepKernel<CopyCode::elements>{device_groups, count, batch, counters, has_ds});
 }
 
 }  // namespace stateport::kernels

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU launches. A persistent grid of teams strides over (row, tile) pairs; both are found by arithmetic. The tiles of
-// the last round are cut up, so the launch is balanced to a part of a tile whatever the mix of conv and recurrent
-// tensors.
+// GPU launches of copies. A team of a host plan finds its row and its tile by arithmetic.
 #include "../launch.hpp"
 
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
+#include "aligned_copy.hpp"
 #include "copy_tile.hpp"
 #include "plan_staging.hpp"
+#include "work_queues.hpp"
 #include "work_share.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -18,9 +18,13 @@
 
 namespace stateport::kernels {
 
-const std::size_t tile_bytes_max = std::size_t{32} << 10;
+const std::size_t tile_bytes_max = tile_bytes;
 
-class Launcher::Staging : public PlanStaging {};
+class Launcher::Staging {
+ public:
+  PlanStaging plans;
+  WorkQueues queues;
+};
 
 Launcher::Launcher() : staging_(std::make_unique<Staging>()) {}
 Launcher::Launcher(Launcher&&) noexcept = default;
@@ -33,11 +37,6 @@ namespace {
 constexpr std::uint32_t few_rows = 16;
 constexpr auto many_rows = static_cast<std::uint32_t>(SlotCopier::inline_copies_max);
 
-/// Rows that are left of row_count from `begin` on, but not more than for_each_tile counts.
-KOKKOS_INLINE_FUNCTION std::uint32_t counted(std::uint32_t begin, std::uint32_t row_count) {
-  return row_count - begin < rows_counted_max ? row_count - begin : rows_counted_max;
-}
-
 /// The rows of a plan, as a kernel's argument.
 template <std::uint32_t capacity>
 struct RowsByValue {
@@ -47,22 +46,51 @@ struct RowsByValue {
 /// The rows of a plan that was staged, in device memory.
 struct StagedRows {
   const SlotCopy* rows;
-  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return rows[row]; }
+  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return in_global_memory(rows)[row]; }
 };
 
-/// Rows from the host: all of them have work.
-template <CopyCode code, class Rows>
-struct CopyRows {
+/// A plan from the host, and the tiles of its rows: one team for each part of each tile of each row.
+template <class Rows>
+struct HostPlan {
   CopyTableView table;
-  std::uint32_t row_count;
+  std::uint32_t first_row;  ///< of those that a launch copies
   std::uint32_t first_source_rows;
   Rows rows;
 
+  /// Calls body(row, tile, route) for the team's part of a tile, of which each tile has `parts`.
+  template <std::uint32_t parts, class Body>
+  KOKKOS_INLINE_FUNCTION void with_tile_of(const Team& team, const Body& body) const {
+    const auto part = static_cast<std::uint32_t>(team.league_rank());
+    const std::uint32_t item = part / parts;
+    const std::uint32_t row = item / table.tile_count;
+    const std::uint32_t source = first_row + row < first_source_rows ? 0 : 1;
+    const Tile tile = part_of<parts>(table.tile_of(source, item - row * table.tile_count), part % parts);
+    body(rows[first_row + row], tile, table.routes[source * table.tensor_count + tile.tensor]);
+  }
+};
+
+/// Aligned tiles, whole windows.
+template <CopyCode code, class Rows>
+struct CopyAligned {
+  HostPlan<Rows> plan;
+
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    for (std::uint32_t begin = 0; begin < row_count; begin += rows_counted_max)
-      for_each_tile(team, table, counted(begin, row_count), [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<code>(team, table, begin + i < first_source_rows ? 0 : 1, rows[begin + i], tile);
-      });
+    plan.template with_tile_of<1>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute&) {
+      copy_aligned_tile<code>(team, tile, row);
+    });
+  }
+};
+
+/// Any tiles and shifts.
+template <CopyCode code, class Rows>
+struct CopyRows {
+  HostPlan<Rows> plan;
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    std::byte* const stage = stage_of(team, plan.table.has_ds);
+    plan.template with_tile_of<tile_parts>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute& route) {
+      copy_tile<code>(team, stage, route, tile, row);
+    });
   }
 };
 
@@ -74,6 +102,7 @@ struct CopyRowsOnDevice {
   const SlotCopy* rows;
   std::uint32_t row_count;
   SlotLimits limits;
+  WorkQueue* queue;
 
   /// The row without the parts that must not be copied; whether any is left.
   KOKKOS_FUNCTION bool checked(SlotCopy& row) const {
@@ -84,6 +113,9 @@ struct CopyRowsOnDevice {
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     WorkList<SlotCopy>& list = work_list<SlotCopy>(team);
+    std::byte* const stage = stage_of(team, table.has_ds);
+    TeamWork work(team, queue, list.claims);
+    bool any = false;
     for (std::uint32_t begin = 0; begin < row_count; begin += listed_rows_max) {
       const std::uint32_t count = row_count - begin < listed_rows_max ? row_count - begin : listed_rows_max;
       const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& row) {
@@ -91,34 +123,33 @@ struct CopyRowsOnDevice {
         return checked(row);
       });
       if (listed == 0) continue;
-      for_each_tile(team, table, listed,
-                    [&](std::uint32_t i, const Tile& tile) { copy_tile<code>(team, table, 0, list.work[i], tile); });
-      team.team_barrier();
+      any = true;
+      take_tiles(work, table, listed, [&](std::uint32_t i, const Tile& tile) {
+        copy_tile<code>(team, stage, table.routes[tile.tensor], tile, list[i]);
+      });
     }
+    if (any) work.end();
   }
 };
 
 template <class Rows>
 struct ClearRows {
-  CopyTableView table;
-  std::uint32_t row_count;
-  Rows rows;
+  HostPlan<Rows> plan;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
+    constexpr std::uint32_t lanes = general_shape.lanes;
     const auto lane = static_cast<std::uint32_t>(team.team_rank());
-    for (std::uint32_t begin = 0; begin < row_count; begin += rows_counted_max)
-      for_each_tile(team, table, counted(begin, row_count), [&](std::uint32_t i, const Tile& tile) {
-        const TensorRoute& route = table.routes[tile.tensor];
-        std::byte* const dst = in_global_memory(route.dst_of(rows[begin + i].dst_slot));
-        const auto element = static_cast<std::uint64_t>(route.element_bytes);
-        if (route.mode == TensorRoute::Mode::blocks)
-          zero_blocks(lane, team_lanes, route, dst, static_cast<std::uint32_t>(tile.first_element), tile.elements);
-        else if (route.dst_dense)
-          zero_bytes_by_lanes(lane, team_lanes, dst + tile.first_element * element,
-                              tile.elements * static_cast<std::uint32_t>(element));
-        else
-          zero_elements(lane, team_lanes, route, dst, tile.first_element, tile.elements);
-      });
+    plan.template with_tile_of<tile_parts>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute& route) {
+      if (row.dst_slot < 0) return;
+      std::byte* const dst = in_global_memory(route.dst_of(row.dst_slot));
+      const auto element = static_cast<std::uint64_t>(route.element_bytes);
+      if (route.mode == TensorRoute::Mode::blocks)
+        zero_blocks(lane, lanes, route, dst, static_cast<std::uint32_t>(tile.first_element), tile.elements);
+      else if (route.dst_dense)
+        zero_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, tile.bytes());
+      else
+        zero_elements(lane, lanes, route, dst, tile.first_element, tile.elements);
+    });
   }
 };
 
@@ -129,45 +160,71 @@ RowsByValue<capacity> by_value(std::span<const SlotCopy> rows) {
   return copy;
 }
 
-/// One launch over rows × tiles. `kernel_of(rows)` makes the functor for RowsByValue or StagedRows.
-template <unsigned bound_min, class KernelOf>
-void launch(const char* label, const Stream& stream, PlanStaging& staging, std::uint32_t tile_count,
-            std::span<const SlotCopy> rows, KernelOf&& kernel_of) {
-  const auto policy = policy_for<bound_min>(execution_space(stream), rows.size() * tile_count);
-  if (rows.size() <= few_rows) return enqueue(label, policy, kernel_of(by_value<few_rows>(rows)));
-  if (rows.size() <= many_rows) return enqueue(label, policy, kernel_of(by_value<many_rows>(rows)));
-  const StagedRows staged{staging.stage(stream, rows)};
-  enqueue(label, policy, kernel_of(staged));
-  staging.done(stream);
+/// Launches with one team for each of `parts` parts of each tile of each row: one launch, unless they are more than it
+/// can have. `kernel_of(plan)` makes the functor of a HostPlan. `stages`: whether there may be more than many_rows.
+template <LaunchShape shape, std::uint32_t parts, bool stages = true, class KernelOf>
+void launch_plan(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
+                 std::span<const SlotCopy> rows, std::uint32_t first_source_rows, const KernelOf& kernel_of) {
+  const std::size_t rows_max = launch_items_max / (table.tile_count * parts);
+  const auto launch = [&]<class Rows>(const Rows& carried) {
+    for (std::size_t first = 0; first < rows.size(); first += rows_max) {
+      const std::size_t count = std::min(rows.size() - first, rows_max);
+      auto policy = team_each<shape>(execution_space(stream), count * table.tile_count * parts);
+      add_team_memory(policy, table.has_ds);
+      enqueue(label, policy,
+              kernel_of(HostPlan<Rows>{table, static_cast<std::uint32_t>(first), first_source_rows, carried}));
+    }
+  };
+  if (rows.size() <= few_rows) return launch(by_value<few_rows>(rows));
+  if (rows.size() <= many_rows) return launch(by_value<many_rows>(rows));
+  if constexpr (stages) {
+    launch(StagedRows{staging.stage(stream, rows)});
+    staging.done(stream);
+  }
+}
+
+/// The table for launches that shift nothing: their teams need no memory.
+CopyTableView without_shifts(CopyTableView table) {
+  table.has_ds = false;
+  return table;
+}
+
+template <CopyCode code>
+void launch_aligned(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
+                    std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
+  constexpr bool stages = code == CopyCode::bytes;
+  launch_plan<aligned_shape, 1, stages>(
+      label, stream, staging, without_shifts(table), rows, first_source_rows,
+      []<class Rows>(const HostPlan<Rows>& plan) { return CopyAligned<code, Rows>{plan}; });
 }
 
 template <CopyCode code>
 void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  const auto count = static_cast<std::uint32_t>(rows.size());
-  launch<copy_launch_bound_min<code>>(label, stream, staging, table.tile_count, rows,
-                                      [&]<class Rows>(const Rows& from) {
-                                        return CopyRows<code, Rows>{table, count, first_source_rows, from};
-                                      });
+  launch_plan<general_shape, tile_parts>(
+      label, stream, staging, table, rows, first_source_rows,
+      []<class Rows>(const HostPlan<Rows>& plan) { return CopyRows<code, Rows>{plan}; });
 }
 
 void launch_clear(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                   std::span<const SlotCopy> rows) {
-  const auto count = static_cast<std::uint32_t>(rows.size());
-  launch<launch_bound_min>(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
-    return ClearRows<Rows>{table, count, from};
-  });
+  launch_plan<general_shape, tile_parts>(label, stream, staging, without_shifts(table), rows,
+                                         static_cast<std::uint32_t>(rows.size()),
+                                         []<class Rows>(const HostPlan<Rows>& plan) { return ClearRows<Rows>{plan}; });
 }
 
 template <CopyCode code>
 void launch_on_device(const char* label, const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
-                      std::uint32_t count, const SlotLimits& limits) {
-  auto policy =
-      policy_for<copy_launch_bound_min<code>>(execution_space(stream), std::uint64_t{count} * table.tile_count);
-  add_work_list<SlotCopy>(policy);
-  enqueue(label, policy, CopyRowsOnDevice<code>{table, rows, count, limits});
+                      std::uint32_t count, const SlotLimits& limits, WorkQueue* queue) {
+  constexpr LaunchShape shape = code == CopyCode::blocks ? device_blocks_shape : general_shape;
+  auto policy = resident_teams<shape>(execution_space(stream), std::uint64_t{count} * table.tile_count);
+  add_team_memory(policy, table.has_ds, work_list_bytes<SlotCopy>);
+  enqueue(label, policy, CopyRowsOnDevice<code>{table, rows, count, limits, queue});
 }
 
+auto copy_aligned_with(CopyCode code) {
+  return code == CopyCode::bytes ? launch_aligned<CopyCode::bytes> : launch_aligned<CopyCode::elements>;
+}
 auto copy_with(CopyCode code) {
   if (code == CopyCode::bytes) return launch_copy<CopyCode::bytes>;
   return code == CopyCode::elements ? launch_copy<CopyCode::elements> : launch_copy<CopyCode::blocks>;
@@ -182,29 +239,40 @@ auto copy_on_device_with(CopyCode code) {
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty() || table.tile_count == 0) return;
-  copy_with(table.code)(label, stream, *staging_, table, rows, first_source_rows);
+  // A kernel that converts has no registers for the address of staged rows.
+  const bool aligned = table.aligned && (table.code == CopyCode::bytes || rows.size() <= many_rows) &&
+                       std::ranges::none_of(rows, [](const SlotCopy& row) { return row.conv_shift != 0; });
+  const auto launch = aligned ? copy_aligned_with(table.code) : copy_with(table.code);
+  launch(label, stream, staging_->plans, table, rows, first_source_rows);
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                                    std::uint32_t count, const SlotLimits& limits) {
-  if (count == 0 || table.tile_count == 0) return;
-  copy_on_device_with(table.code)(labels::copy_slots_on_device, stream, table, rows, count, limits);
+  if (table.tile_count == 0) return;
+  const std::uint32_t rows_max = launch_items_max / table.tile_count;
+  for (std::uint32_t first = 0; first < count; first += rows_max)
+    copy_on_device_with(table.code)(labels::copy_slots_on_device, stream, table, rows + first,
+                                    std::min(count - first, rows_max), limits, staging_->queues.next(stream));
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
   if (rows.empty() || table.tile_count == 0) return;
-  launch_clear(labels::clear_slots, stream, *staging_, table, rows);
+  launch_clear(labels::clear_slots, stream, staging_->plans, table, rows);
 }
 
-void Launcher::prepare(const Stream& stream, CopyCode code) {
-  // Rows of no tiles in each way that they travel by value, and no rows on the device. No graph has staged rows.
-  const CopyTableView nothing{.code = code};
+void Launcher::prepare(const Stream& stream, const CopyTableView& table) {
+  // One tile of rows without slots in each way that rows travel by value, and no rows on the device. No graph has
+  // staged rows.
+  CopyTableView one_tile = table;
+  one_tile.tile_count = 1;
   const std::vector<SlotCopy> rows(many_rows);
   for (const std::uint32_t count : {few_rows, many_rows}) {
-    copy_with(code)(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count), 0);
-    launch_clear(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count));
+    const std::span<const SlotCopy> some = std::span(rows).first(count);
+    if (table.aligned) copy_aligned_with(table.code)(labels::prepare, stream, staging_->plans, one_tile, some, count);
+    copy_with(table.code)(labels::prepare, stream, staging_->plans, one_tile, some, count);
+    launch_clear(labels::prepare, stream, staging_->plans, one_tile, some);
   }
-  copy_on_device_with(code)(labels::prepare, stream, nothing, nullptr, 0, {});
+  copy_on_device_with(table.code)(labels::prepare, stream, one_tile, nullptr, 0, {}, nullptr);
 }
 
 }  // namespace stateport::kernels

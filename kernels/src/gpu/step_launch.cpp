@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU launch of a commit: every team lists the entries that commit anything, and takes its share of their tiles.
+// GPU launch of a commit: every team lists the entries that commit anything, and takes its part of their tiles.
 #include "../step_launch.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include "copy_tile.hpp"
+#include "work_queues.hpp"
 #include "work_share.hpp"
 
 namespace stateport::kernels {
 
-class StepLauncher::Scratch {};
+class StepLauncher::Scratch {
+ public:
+  WorkQueues queues;
+};
 
 StepLauncher::StepLauncher(std::int32_t) : scratch_(std::make_unique<Scratch>()) {}
 StepLauncher::StepLauncher(StepLauncher&&) noexcept = default;
@@ -21,10 +27,14 @@ template <CopyCode code>
 struct CommitStep {
   StepTable states;
   StepEntries entries;
+  WorkQueue* queue;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     WorkList<StepCopy>& list = work_list<StepCopy>(team);
     const CopyTableView& table = states.table;
+    const auto lane = static_cast<std::uint32_t>(team.team_rank());
+    TeamWork work(team, queue, list.claims);
+    bool any = false;
     const std::uint32_t entry_count = entries.count();
     for (std::uint32_t begin = 0; begin < entry_count; begin += listed_rows_max) {
       const std::uint32_t count = entry_count - begin < listed_rows_max ? entry_count - begin : listed_rows_max;
@@ -32,29 +42,41 @@ struct CommitStep {
         return states.commits_at(entries, begin + i, copy);
       });
       if (listed == 0) continue;
-      for_each_tile(team, table, listed, [&](std::uint32_t i, const Tile& tile) {
-        const StepCopy& copy = list.work[i];
-        const TensorRoute& route = table.routes[tile.tensor];
-        const std::byte* const src = in_global_memory(states.src_of(tile.tensor, copy));
-        copy_elements_of<code>(team, route, in_global_memory(route.dst_of(copy.slot)), src, tile);
+      any = true;
+      take_tiles(work, table, listed, [&](std::uint32_t i, const Tile& tile) {
+        const StepCopy& copy = list[i];
+        if (tile.mode == TensorRoute::Mode::bytes)
+          return copy_bytes_by_lanes(
+              lane, general_shape.lanes, in_global_memory(tile.dst_of(copy.slot)),
+              in_global_memory(tile.src_of(copy.request) + copy.step * states.step_stride_bytes[tile.tensor]),
+              tile.bytes());
+        if constexpr (code != CopyCode::bytes) {
+          const TensorRoute& route = table.routes[tile.tensor];
+          copy_elements_of<code>(lane, route, in_global_memory(route.dst_of(copy.slot)),
+                                 in_global_memory(states.src_of(tile.tensor, copy)), tile);
+        }
       });
-      team.team_barrier();
     }
+    if (any) work.end();
   }
 };
 
 template <CopyCode code>
-void launch(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries) {
-  Policy policy = policy_for(execution_space(stream), std::uint64_t{entries.count()} * table.table.tile_count);
-  add_work_list<StepCopy>(policy);
-  enqueue(label, policy, CommitStep<code>{table, entries});
+void launch(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries,
+            WorkQueue* queue) {
+  const std::uint64_t items = std::uint64_t{entries.count()} * table.table.tile_count;
+  require(items <= launch_items_max, "rows", entries.rows, "have more tiles than one launch counts");
+  auto policy = resident_teams<general_shape>(execution_space(stream), items);
+  policy.set_scratch_size(0, Kokkos::PerTeam(work_list_bytes<StepCopy>));
+  enqueue(label, policy, CommitStep<code>{table, entries, queue});
 }
 
 }  // namespace
 
 void StepLauncher::commit(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries) {
   const bool bytes = table.table.code == CopyCode::bytes;
-  (bytes ? launch<CopyCode::bytes> : launch<CopyCode::elements>)(label, stream, table, entries);
+  (bytes ? launch<CopyCode::bytes> : launch<CopyCode::elements>)(label, stream, table, entries,
+                                                                 scratch_->queues.next(stream));
 }
 
 }  // namespace stateport::kernels

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 /// Work of a CPU launch: the destination bytes of all rows, cut into one range per thread.
 namespace stateport::kernels {
@@ -79,19 +80,34 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
   scope.check(label);
 }
 
-/// The rows of a range of a ds conv state. False, and nothing done, for ranges that copy_shifted_conv copies as well.
-inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::int32_t shift,
-                       const ElementRange& range) {
-  const auto element = static_cast<std::uint64_t>(route.element_bytes);
-  const std::uint64_t window = route.window;
-  const std::uint64_t row_bytes = window * element;
-  if (!route.token_inner || route.mode != TensorRoute::Mode::bytes ||
-      static_cast<std::uint32_t>(shift) >= route.window || row_bytes > short_row_bytes_max)
-    return false;
-  const std::uint64_t begin = range.first / window * row_bytes;
-  const std::uint64_t end = (range.first + range.count) / window * row_bytes;
-  shift_short_rows(dst + begin, src + begin, end - begin, row_bytes, static_cast<std::uint64_t>(shift) * element);
-  return true;
+/// The rows of elements [first, first + count) of a ds conv state, shifted.
+inline void shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::uint32_t shift,
+                       std::uint32_t first, std::uint32_t count) {
+  const std::uint64_t row_bytes = std::uint64_t{route.window} * route.element_bytes;
+  const std::uint64_t shift_bytes = std::uint64_t{shift} * route.element_bytes;
+  const std::uint64_t begin = first / route.window * row_bytes;
+  const std::uint64_t end = (first + count) / route.window * row_bytes;
+  if (row_bytes <= short_row_bytes_max)
+    return shift_short_rows(dst + begin, src + begin, end - begin, row_bytes, shift_bytes);
+  for (std::uint64_t row = begin; row < end; row += row_bytes)
+    std::memmove(dst + row, src + row + shift_bytes, row_bytes - shift_bytes);
+}
+
+/// The part of a range in the shift of a conv state by 0 < `shift` < window tokens.
+inline void copy_shifted(const TensorRoute& route, std::byte* dst, const std::byte* src, std::uint32_t shift,
+                         const ElementRange& range, std::size_t nontemporal_min) {
+  const auto first = static_cast<std::uint32_t>(range.first);
+  const std::uint32_t first_channel = first / route.window;
+  const std::uint32_t end_channel = (first + range.count) / route.window;
+  if (route.mode != TensorRoute::Mode::bytes)
+    return shift_elements(0, 1, route, dst, src, shift, first_channel, end_channel);
+  if (route.token_inner) return shift_rows(route, dst, src, shift, first, range.count);
+  const ConvExtents extents{.window = route.window, .dim = route.dim, .element_bytes = route.element_bytes};
+  if (dst == src) return shift_sd_in_place<std::uint64_t>(0, 1, extents, dst, shift, first_channel, end_channel);
+  const std::uint64_t element = route.element_bytes;
+  const std::uint64_t from = (std::uint64_t{first} + std::uint64_t{shift} * route.dim) * element;
+  stream_copy(dst + first * element, src + from, shifted_sd_elements(extents, shift, first, range.count) * element,
+              nontemporal_min);
 }
 
 /// The elements of a range from one slot to another. `nontemporal_min`: nontemporal_bytes_min() of the launch.
@@ -118,12 +134,11 @@ inline void copy_range(const TensorRoute& route, const SlotCopy& row, const Elem
   if (src_slot < 0) return;
   const std::byte* const src = route.src_of(src_slot);
   std::byte* const dst = route.dst_of(row.dst_slot);
-  if (conv && row.conv_shift != 0 && shift_rows(route, dst, src, row.conv_shift, range)) return;
-  if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<true, std::uint64_t>(
-        0, 1, route, dst, src, row.conv_shift, range.first, range.count,
-        [&](std::byte* to, const std::byte* from, std::size_t bytes) { stream_copy(to, from, bytes, nontemporal_min); },
-        [] {});
+  if (conv && row.conv_shift != 0) {
+    const auto shift = static_cast<std::uint32_t>(row.conv_shift);
+    if (shift < route.window) copy_shifted(route, dst, src, shift, range, nontemporal_min);
+    return;
+  }
   if (src != dst) copy_elements_of(route, dst, src, range, nontemporal_min);
 }
 

@@ -25,7 +25,7 @@ Launcher::Launcher(Launcher&&) noexcept = default;
 Launcher& Launcher::operator=(Launcher&&) noexcept = default;
 Launcher::~Launcher() = default;
 
-void Launcher::prepare(const Stream&, CopyCode) {}
+void Launcher::prepare(const Stream&, const CopyTableView&) {}
 
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
