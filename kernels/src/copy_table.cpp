@@ -76,11 +76,6 @@ TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
   return route;
 }
 
-CopyCode code_for(TensorRoute::Mode mode) {
-  if (mode == TensorRoute::Mode::bytes) return CopyCode::bytes;
-  return mode == TensorRoute::Mode::blocks ? CopyCode::blocks : CopyCode::elements;
-}
-
 /// Bytes of a whole block as elements of this type.
 std::size_t block_bytes(ElementType type) {
   constexpr std::size_t elements = BlockLayout::block_elements;
@@ -163,6 +158,21 @@ bool is_aligned(const TensorRoute& route, std::uint64_t elements) {
   return route.mode == TensorRoute::Mode::convert && !has_fp16 && elements % 4 == 0;
 }
 
+/// Whether shifts of a tensor with aligned tiles move whole words; see CopyCode::words.
+bool shifts_words(const TensorRoute& route) {
+  if (route.kind != StateKind::conv) return true;
+  constexpr std::uint32_t row_bytes_max = 256;
+  const std::uint32_t element = route.element_bytes;
+  return (element == 2 || element == 4) &&
+         (route.token_inner ? route.window * element <= row_bytes_max : route.dim * element % 16 == 0);
+}
+
+CopyCode code_for(const TensorRoute& route, bool aligned) {
+  if (route.mode == TensorRoute::Mode::blocks) return CopyCode::blocks;
+  const bool words = aligned && route.mode == TensorRoute::Mode::bytes && shifts_words(route);
+  return words ? CopyCode::words : CopyCode::elements;
+}
+
 /// Whether a copy crosses between the memory of the device and pinned memory of the host, where the copy engine is as
 /// fast as the link.
 bool crosses_to_device(const std::byte* src, const std::byte* dst) {
@@ -193,6 +203,15 @@ ImageRoute image_of(Tensors destination, std::span<const TensorRoute> routes) {
           .src_stride_bytes = first.src_stride_bytes,
           .dst_stride_bytes = first.dst_stride_bytes,
           .bytes = bytes};
+}
+
+/// The largest tile of a tensor. That of a conv tensor holds whole groups of columns of its window: so many that the
+/// threads of a GPU's team, which take columns of 16 bytes in a shift, all have some.
+std::size_t tile_bytes_of(const StateTensorSpec& spec, std::size_t tile_bytes_max) {
+  constexpr std::size_t group_bytes = 256 * 16;
+  if (spec.kind != StateKind::conv) return tile_bytes_max;
+  const std::size_t window_bytes = static_cast<std::size_t>(spec.window()) * group_bytes;
+  return window_bytes <= tile_bytes_max ? tile_bytes_max / window_bytes * window_bytes : tile_bytes_max;
 }
 
 std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateStore* const> stores) {
@@ -234,8 +253,9 @@ CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, s
   const std::vector<TensorRoute> routes = routes_of(sources, destination, units);
   for (std::size_t i = 0; i < routes.size(); ++i) {
     const TensorRoute& route = routes[i];
-    code_ = std::max(code_, code_for(route.mode));
-    aligned_ = aligned_ && is_aligned(route, units[i % destination.size()].count);
+    const bool aligned = is_aligned(route, units[i % destination.size()].count);
+    aligned_ = aligned_ && aligned;
+    code_ = std::max(code_, code_for(route, aligned));
     has_ds_ = has_ds_ || (route.token_inner && route.mode == TensorRoute::Mode::bytes);
   }
   if (sources.size() == 1) image_ = image_of(destination, routes);
@@ -244,7 +264,7 @@ CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, s
     const std::int32_t layer = destination[i].spec.layer;
     if (layer_starts_.empty() || layer_starts_.back().layer != layer)
       layer_starts_.push_back({.layer = layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
-    append_tiles(tiles, i, units[i].count, units[i].widest_bytes, tile_bytes_max);
+    append_tiles(tiles, i, units[i].count, units[i].widest_bytes, tile_bytes_of(destination[i].spec, tile_bytes_max));
   }
   std::vector<std::uint64_t> begin_bytes = {0};
   for (const Tile& tile : tiles) begin_bytes.push_back(begin_bytes.back() + tile.elements * units[tile.tensor].bytes);

@@ -101,10 +101,12 @@ struct alignas(16) Tile {
 };
 static_assert(sizeof(Tile) == 64);
 
-/// The code that a kernel needs for the routes of a table. Each has the code of those before it.
+/// The code that a kernel needs for the tiles of a table. Each kind has the code of those before it.
 enum class CopyCode : std::uint8_t {
-  bytes,     ///< mode bytes
-  elements,  ///< modes convert and elements, too
+  /// Mode bytes; every tile of every slot is a range of whole words of 16 bytes. Conv tensors have elements of 2 or 4
+  /// bytes; tokens in sd are whole words, and rows in ds are short.
+  words,
+  elements,  ///< modes bytes, convert and elements
   blocks     ///< all modes
 };
 
@@ -119,9 +121,9 @@ struct CopyTableView {
   std::uint32_t tensor_count = 0;
   std::uint32_t tile_count = 0;
   std::uint32_t source_tiles = 0;
-  CopyCode code = CopyCode::bytes;
-  /// Every tile of every slot begins and ends at multiples of 16 bytes, or of eight elements that are converted, on
-  /// both sides; no tensor is in another mode.
+  CopyCode code = CopyCode::words;
+  /// Every tile of every slot begins at a multiple of 16 bytes on both sides, and is a whole number of words of 16
+  /// bytes, or of four elements that are converted between fp32 and bf16. No tensor is in another mode.
   bool aligned = false;
   bool has_ds = false;  ///< a conv tensor in mode bytes has the tokens of a channel side by side
 
@@ -179,7 +181,7 @@ class CopyTable {
   std::uint32_t tensor_count_ = 0;
   std::uint32_t tile_count_ = 0;
   std::vector<LayerStart> layer_starts_;  ///< layers that have tensors, ascending
-  CopyCode code_ = CopyCode::bytes;
+  CopyCode code_ = CopyCode::words;
   bool aligned_ = true;
   bool has_ds_ = false;
   ImageRoute image_;

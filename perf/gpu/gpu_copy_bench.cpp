@@ -82,7 +82,7 @@ void copies(benchmark::State& state) {
 }
 BENCHMARK(copies)->Name("G1")->Arg(16)->Arg(32)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 
-/// G2: one and four states, replayed from a graph. excess_ns: beyond what the bytes take at the limit.
+/// G2: one and four states, replayed from a graph, against one memcpy of as many bytes.
 void graph_copies(benchmark::State& state) {
   const Stream stream = Stream::create();
   const StateSpec spec = layers_of_two_tensors();
@@ -94,7 +94,7 @@ void graph_copies(benchmark::State& state) {
     graphs.push_back(std::make_unique<test::DeviceGraph>(stream, [&, round] { workload.run(round, stream); }));
   const auto replay = [&](int round) { graphs[static_cast<std::size_t>(round) % graphs.size()]->launch(stream); };
   RoundChecks checks(destinations_of(workload));
-  ContiguousCopy limit(limit_bytes());
+  ContiguousCopy limit(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report_limited(state, stream, {{"ours", replay}}, workload.moved_bytes(), checks, limit);
 }
 BENCHMARK(graph_copies)->Name("G2")->Arg(1)->Arg(4)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);

@@ -30,12 +30,14 @@ struct AlignStepKernel {
   AlignCounters* counters;
   bool has_ds;  ///< in a group
 
+  static constexpr std::uint32_t lanes = deciding_shape<code>.lanes;
+
   /// Lists the rows [begin, begin + count) of a group that copy. `changes`: whether any of them changes a value that
   /// decides.
   KOKKOS_FUNCTION std::uint32_t list_rows(const Team& team, const AlignGroupView& group, WorkList<SlotCopy>& list,
                                           std::uint32_t begin, std::uint32_t count, bool& changes) const {
     bool lane_changes = false;
-    const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& copy) {
+    const std::uint32_t listed = list_work<lanes>(team, count, list, [&](std::uint32_t i, SlotCopy& copy) {
       const AlignRow row = decide_align_row(group, batch, static_cast<std::int32_t>(begin + i));
       lane_changes = lane_changes || row.changes;
       copy = row.copy;
@@ -103,7 +105,7 @@ struct AlignStepKernel {
         if (all_read && (copies || changes)) last = arrives_last(team);
         if (listed == 0) continue;
         take_tiles(work, group->table, listed, [&](std::uint32_t i, const Tile& tile) {
-          copy_tile<code>(team, stage, group->table.routes[tile.tensor], tile, list[i]);
+          copy_tile<code, lanes>(team, stage, group->table.routes[tile.tensor], tile, list[i]);
         });
       }
     if (copies || changes) {
@@ -117,26 +119,33 @@ struct AlignStepKernel {
   }
 };
 
+template <CopyCode code>
+void launch_step(const char* label, const Stream& stream, const AlignStepKernel<code>& kernel, std::uint64_t items) {
+  constexpr LaunchShape shape = deciding_shape<code>;
+  auto policy = resident_teams<shape>(execution_space(stream), items);
+  add_team_memory(policy, kernel.has_ds, work_list_bytes<SlotCopy>);
+  enqueue(label, policy, kernel);
+}
+
 }  // namespace
 
 void AlignLauncher::step(const char* label, const Stream& stream, std::span<const AlignGroupView> groups,
                          const AlignGroupView* device_groups, const AlignBatchView& batch, AlignCounters* counters) {
   std::uint64_t items = 0;
-  bool bytes = true;
+  bool words = true;
   bool has_ds = false;
   for (const AlignGroupView& group : groups) {
     items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
-    bytes = bytes && group.table.code == CopyCode::bytes;
+    words = words && group.table.code == CopyCode::words;
     has_ds = has_ds || group.table.has_ds;
   }
   require(items <= launch_items_max, "rows", batch.rows, "have more tiles than one launch counts");
-  auto policy = resident_teams<general_shape>(execution_space(stream), items);
-  add_team_memory(policy, has_ds, work_list_bytes<SlotCopy>);
   const auto count = static_cast<std::int32_t>(groups.size());
-  if (bytes)
-    enqueue(label, policy, AlignStepKernel<CopyCode::bytes>{device_groups, count, batch, counters, has_ds});
+  if (words)
+    launch_step(label, stream, AlignStepKernel<CopyCode::words>{device_groups, count, batch, counters, has_ds}, items);
   else
-    enqueue(label, policy, AlignStepKernel<CopyCode::elements>{device_groups, count, batch, counters, has_ds});
+    launch_step(label, stream, AlignStepKernel<CopyCode::elements>{device_groups, count, batch, counters, has_ds},
+                items);
 }
 
 }  // namespace stateport::kernels

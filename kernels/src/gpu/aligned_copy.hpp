@@ -5,6 +5,7 @@
 #include "../element_copy.hpp"
 #include "../global_memory.hpp"
 #include "launch_shape.hpp"
+#include "tile_part.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -13,80 +14,83 @@
 /// Copies of aligned tiles (CopyTableView::aligned) by teams that take one tile each.
 namespace stateport::kernels {
 
-/// Moves entries [0, count) of a tile: a lane loads all of its entries before it stores convert(entry) of the first. A
-/// team of a device has lanes for all entries of a tile; that of a host goes round.
-template <std::uint32_t in_flight, class From, class To, class Convert>
-KOKKOS_INLINE_FUNCTION void move_tile(std::uint32_t lane, const From* src, To* dst, std::uint32_t count,
-                                      const Convert& convert) {
-  constexpr std::uint32_t lanes = aligned_shape.lanes;
-  if (lane >= count) return;
-  std::uint32_t left = count - lane;
-  src += lane;
-  dst += lane;
-  for (;;) {
-    From loaded[in_flight];
-    STATEPORT_UNROLL
-    for (std::uint32_t k = 0; k < in_flight; ++k)
-      if (k * lanes < left) loaded[k] = src[k * lanes];
-    STATEPORT_UNROLL
-    for (std::uint32_t k = 0; k < in_flight; ++k)
-      if (k * lanes < left) dst[k * lanes] = convert(loaded[k]);
-    if (!on_host || left <= in_flight * lanes) return;
-    left -= in_flight * lanes;
-    src += in_flight * lanes;
-    dst += in_flight * lanes;
-  }
-}
-
+/// `converts`: whether a launch has tiles whose elements are converted.
+template <bool converts>
+inline constexpr LaunchShape aligned_shape_with = converts ? converting_shape : aligned_shape;
+/// Parts of a tile, a team each.
+template <bool converts>
+inline constexpr std::uint32_t aligned_parts = converts ? converting_parts : 1;
 /// Entries that a lane has in flight, of which so many bytes of a tile make one.
-template <std::uint32_t entry_bytes>
-inline constexpr std::uint32_t aligned_in_flight = on_host ? 4 : tile_bytes / (aligned_shape.lanes * entry_bytes);
+template <bool converts, std::uint32_t entry_bytes>
+inline constexpr std::uint32_t aligned_in_flight = on_host ? 4
+                                                           : tile_bytes / aligned_parts<converts> /
+                                                                 (aligned_shape_with<converts>.lanes * entry_bytes);
 
+template <bool converts>
 KOKKOS_INLINE_FUNCTION void copy_aligned_words(std::uint32_t lane, std::byte* dst, const std::byte* src,
                                                std::uint32_t bytes) {
   constexpr auto word_bytes = static_cast<std::uint32_t>(sizeof(Word16));
-  move_tile<aligned_in_flight<word_bytes>>(lane, reinterpret_cast<const Word16*>(src), reinterpret_cast<Word16*>(dst),
-                                           bytes / word_bytes, [](const Word16& word) { return word; });
+  const auto* const from = reinterpret_cast<const Word16*>(src);
+  auto* const to = reinterpret_cast<Word16*>(dst);
+  move_in_groups<aligned_in_flight<converts, word_bytes>>(
+      lane, aligned_shape_with<converts>.lanes, bytes / word_bytes, [&](std::uint64_t i) { return from[i]; },
+      [&](std::uint64_t i, const Word16& word) { to[i] = word; });
 }
 
 /// Four elements: one access.
-template <class Bits>
-struct alignas(4 * sizeof(Bits)) Quad {
-  static constexpr std::uint32_t size = 4;
-  Bits element[size];
+struct alignas(16) Fp32Quad {
+  float element[4];
 };
-
-template <class From, class To>
-KOKKOS_INLINE_FUNCTION void convert_aligned_quads(std::uint32_t lane, std::byte* dst, const std::byte* src,
-                                                  std::uint32_t elements) {
-  using FromQuad = Quad<typename From::Bits>;
-  using ToQuad = Quad<typename To::Bits>;
-  constexpr auto quad_bytes = static_cast<std::uint32_t>(FromQuad::size * sizeof(float));
-  move_tile<aligned_in_flight<quad_bytes>>(lane, reinterpret_cast<const FromQuad*>(src), reinterpret_cast<ToQuad*>(dst),
-                                           elements / FromQuad::size, [](const FromQuad& in) {
-                                             ToQuad out;
-                                             STATEPORT_UNROLL
-                                             for (std::uint32_t k = 0; k < FromQuad::size; ++k)
-                                               out.element[k] = To::store(From::load(in.element[k]));
-                                             return out;
-                                           });
+struct alignas(8) Bf16Quad {
+  std::uint32_t pair[2];
+};
+KOKKOS_INLINE_FUNCTION Bf16Quad to_bf16(const Fp32Quad& in) {
+  const auto pair = [](float low, float high) {
+    return convert::fp32_to_bf16(low) | std::uint32_t{convert::fp32_to_bf16(high)} << 16;
+  };
+  return {{pair(in.element[0], in.element[1]), pair(in.element[2], in.element[3])}};
+}
+KOKKOS_INLINE_FUNCTION Fp32Quad to_fp32(const Bf16Quad& in) {
+  const auto low = [](std::uint32_t pair) { return convert::bf16_to_fp32(static_cast<std::uint16_t>(pair)); };
+  const auto high = [](std::uint32_t pair) { return convert::bf16_to_fp32(static_cast<std::uint16_t>(pair >> 16)); };
+  return {{low(in.pair[0]), high(in.pair[0]), low(in.pair[1]), high(in.pair[1])}};
 }
 
-/// The part of `row` that a tile holds. No branch comes before the tile's record is read: all of it is under way at
-/// once.
-template <CopyCode code>
-KOKKOS_INLINE_FUNCTION void copy_aligned_tile(const Team& team, const Tile& tile, const SlotCopy& row) {
+/// Converts quads. Tiles count elements that are converted as fp32.
+template <class From, class To, class Convert>
+KOKKOS_INLINE_FUNCTION void convert_aligned_quads(std::uint32_t lane, std::byte* dst, const std::byte* src,
+                                                  std::uint32_t quads, const Convert& convert) {
+  const auto* const from = reinterpret_cast<const From*>(src);
+  auto* const to = reinterpret_cast<To*>(dst);
+  move_in_groups<aligned_in_flight<true, sizeof(Fp32Quad)>>(
+      lane, aligned_shape_with<true>.lanes, quads, [&](std::uint64_t i) { return from[i]; },
+      [&](std::uint64_t i, const From& quad) { to[i] = convert(quad); });
+}
+
+/// Part `part` of what a tile holds of `row`. No branch comes before the tile's record is read: all of it is under way
+/// at once.
+template <bool converts>
+KOKKOS_INLINE_FUNCTION void copy_aligned_tile(const Team& team, const Tile& tile, std::uint32_t part,
+                                              const SlotCopy& row) {
   const std::int32_t src_slot = tile.kind == StateKind::conv ? row.src_slot : row.recurrent_src_slot;
-  const std::byte* const src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
-  std::byte* const dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
-  const std::uint32_t bytes = src_slot < 0 || src == dst ? 0 : tile.bytes();
+  const std::byte* src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
+  std::byte* dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
+  std::uint32_t elements = src_slot < 0 || src == dst ? 0 : tile.elements;
+  if constexpr (aligned_parts < converts >> 1) {
+    const TilePart range = part_of(elements, aligned_parts<converts>, part);
+    elements = range.elements;
+    src += std::uint64_t{range.first} * element_bytes(tile.src_type);
+    dst += std::uint64_t{range.first} * tile.element_bytes;
+  }
+  const std::uint32_t bytes = elements * tile.element_bytes;
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  if constexpr (code != CopyCode::bytes)
+  if constexpr (converts)
     if (tile.mode == TensorRoute::Mode::convert) {
-      if (tile.src_type == ElementType::fp32) return convert_aligned_quads<Fp32, Bf16>(lane, dst, src, bytes / 2);
-      return convert_aligned_quads<Bf16, Fp32>(lane, dst, src, bytes / 4);
+      if (tile.src_type == ElementType::fp32)
+        return convert_aligned_quads<Fp32Quad, Bf16Quad>(lane, dst, src, bytes / sizeof(Bf16Quad), to_bf16);
+      return convert_aligned_quads<Bf16Quad, Fp32Quad>(lane, dst, src, bytes / sizeof(Fp32Quad), to_fp32);
     }
-  copy_aligned_words(lane, dst, src, bytes);
+  copy_aligned_words<converts>(lane, dst, src, bytes);
 }
 
 }  // namespace stateport::kernels

@@ -10,36 +10,15 @@
 #include "../shifted_copy.hpp"
 #include "launch_shape.hpp"
 #include "shift_rows.hpp"
+#include "word_tile.hpp"
 
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
-/// One tile of one row, moved by one team of general_shape.
+/// One tile of one row, moved by one team.
 namespace stateport::kernels {
-
-inline constexpr std::uint32_t lanes =
-    general_shape.lanes;  // known, so that neighbouring accesses share one address register
-
-/// Parts of a tile that teams of general_shape take, so that a lane has one round of loads.
-inline constexpr std::uint32_t tile_parts = on_host ? 2 : tile_bytes / (lanes * loads_in_flight * sizeof(Word16));
-
-/// Part `part` of `parts` of a tile. Parts begin at multiples of 16 elements; the last may be empty.
-template <std::uint32_t parts>
-KOKKOS_INLINE_FUNCTION Tile part_of(Tile tile, std::uint32_t part) {
-  if constexpr (parts > 1) {
-    constexpr std::uint32_t grain = 16;
-    const std::uint32_t each = (tile.elements / parts + grain - 1) / grain * grain;
-    const std::uint32_t first = part * each < tile.elements ? part * each : tile.elements;
-    const std::uint32_t left = tile.elements - first;
-    tile.first_element += first;
-    tile.elements = part + 1 == parts || left < each ? left : each;
-    tile.src += std::uint64_t{first} * tile.element_bytes;
-    tile.dst += std::uint64_t{first} * tile.element_bytes;
-  }
-  return tile;
-}
 
 /// Asks for the shared memory in which ds rows are shifted, if a table has any, and `more` bytes beside it.
 template <class Policy>
@@ -58,7 +37,7 @@ KOKKOS_INLINE_FUNCTION std::byte* stage_of(const Team& team, bool has_ds) {
 
 /// The elements of `tile` from one slot to another. `code`: the code that the route may need. Kernels without that code
 /// need fewer registers.
-template <CopyCode code>
+template <CopyCode code, std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void copy_elements_of(std::uint32_t lane, const TensorRoute& route, std::byte* dst,
                                              const std::byte* src, const Tile& tile) {
   std::uint64_t first = tile.first_element;
@@ -73,22 +52,14 @@ KOKKOS_INLINE_FUNCTION void copy_elements_of(std::uint32_t lane, const TensorRou
       count = elements.count;
       bytes = route.src_type == route.dst_type;
     }
-  if constexpr (code != CopyCode::bytes)
-    if (!bytes) return copy_elements(lane, lanes, route, dst, src, first, count);
+  if (!bytes) return copy_elements(lane, lanes, route, dst, src, first, count);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
   copy_bytes_by_lanes(lane, lanes, dst + first * element, src + first * element,
                       count * static_cast<std::uint32_t>(element));
 }
 
-/// The channel at which a range of a ds tensor's elements begins or ends. Ranges that meet at `element` round it alike;
-/// the rows of a group of channels are whole words.
-KOKKOS_INLINE_FUNCTION std::uint32_t channel_bound(const Tile& tile, std::uint32_t element) {
-  constexpr std::uint32_t group_channels = 16;
-  if (element == tile.window * tile.dim) return tile.dim;
-  return element / tile.window / group_channels * group_channels;
-}
-
 /// The rows of a tile of a ds tensor, shifted. `src`, `dst`: starts of the two slots.
+template <std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void shift_ds(const Team& team, std::byte* stage, const Tile& tile, std::byte* dst,
                                      const std::byte* src, std::uint32_t shift) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
@@ -104,11 +75,11 @@ KOKKOS_INLINE_FUNCTION void shift_ds(const Team& team, std::byte* stage, const T
   shift_rows(lane, lanes, rows, in_team_memory(stage), stage_bytes, [&] { team.team_barrier(); });
 }
 
-/// `tile` of the copy `row`. `route`: that of the tile's tensor. `stage`: stage_of() the table. No branch comes before
-/// the tile's record is read: all of it is under way at once.
-template <CopyCode code>
-KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, std::byte* stage, const TensorRoute& route, const Tile& tile,
-                                      const SlotCopy& row) {
+/// The part of `row` that a tile holds, in any mode. No branch comes before the tile's record is read: all of it is
+/// under way at once.
+template <CopyCode code, std::uint32_t lanes>
+KOKKOS_INLINE_FUNCTION void copy_any_tile(const Team& team, std::byte* stage, const TensorRoute& route,
+                                          const Tile& tile, const SlotCopy& row) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
   const bool conv = tile.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
@@ -119,19 +90,17 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, std::byte* stage, const 
   if (shift != 0 || tile.mode != TensorRoute::Mode::bytes) {
     if (bytes == 0 || (shift != 0 && shift >= tile.window)) return;
     const auto first = static_cast<std::uint32_t>(tile.first_element);
-    if constexpr (code != CopyCode::bytes)
-      if (tile.mode != TensorRoute::Mode::bytes) {
-        const std::byte* const from = in_global_memory(route.src_of(src_slot));
-        std::byte* const to = in_global_memory(route.dst_of(row.dst_slot));
-        if (shift != 0)
-          shift_elements(lane, lanes, route, to, from, shift, first / tile.window,
-                         (first + tile.elements) / tile.window);
-        else if (from != to)
-          copy_elements_of<code>(lane, route, to, from, tile);
-        return;
-      }
+    if (tile.mode != TensorRoute::Mode::bytes) {
+      const std::byte* const from = in_global_memory(route.src_of(src_slot));
+      std::byte* const to = in_global_memory(route.dst_of(row.dst_slot));
+      if (shift != 0)
+        shift_elements(lane, lanes, route, to, from, shift, first / tile.window, (first + tile.elements) / tile.window);
+      else if (from != to)
+        copy_elements_of<code, lanes>(lane, route, to, from, tile);
+      return;
+    }
     const std::uint64_t first_bytes = std::uint64_t{first} * tile.element_bytes;
-    if (tile.token_inner) return shift_ds(team, stage, tile, dst - first_bytes, src - first_bytes, shift);
+    if (tile.token_inner) return shift_ds<lanes>(team, stage, tile, dst - first_bytes, src - first_bytes, shift);
     const ConvExtents extents{.window = tile.window, .dim = tile.dim, .element_bytes = tile.element_bytes};
     if (src == dst)
       return shift_sd_in_place<Word16>(lane, lanes, extents, dst - first_bytes, shift, first / tile.window,
@@ -140,6 +109,16 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, std::byte* stage, const 
     src += std::uint64_t{shift} * tile.dim * tile.element_bytes;
   }
   if (src != dst) copy_bytes_by_lanes(lane, lanes, dst, src, bytes);
+}
+
+/// The part of `row` that a tile holds. `route`: that of the tile's tensor. `stage`: stage_of() the table.
+template <CopyCode code, std::uint32_t lanes>
+KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, std::byte* stage, const TensorRoute& route, const Tile& tile,
+                                      const SlotCopy& row) {
+  if constexpr (code == CopyCode::words)
+    copy_word_tile<lanes>(team, stage, tile, row);
+  else
+    copy_any_tile<code, lanes>(team, stage, route, tile, row);
 }
 
 }  // namespace stateport::kernels

@@ -8,6 +8,7 @@
 #include "aligned_copy.hpp"
 #include "copy_tile.hpp"
 #include "plan_staging.hpp"
+#include "tile_part.hpp"
 #include "work_queues.hpp"
 #include "work_share.hpp"
 
@@ -57,27 +58,28 @@ struct HostPlan {
   std::uint32_t first_source_rows;
   Rows rows;
 
-  /// Calls body(row, tile, route) for the team's part of a tile, of which each tile has `parts`.
+  /// Calls body(row, tile, route, part) for the team's part of a tile, of which each tile has `parts`.
   template <std::uint32_t parts, class Body>
   KOKKOS_INLINE_FUNCTION void with_tile_of(const Team& team, const Body& body) const {
     const auto part = static_cast<std::uint32_t>(team.league_rank());
     const std::uint32_t item = part / parts;
     const std::uint32_t row = item / table.tile_count;
     const std::uint32_t source = first_row + row < first_source_rows ? 0 : 1;
-    const Tile tile = part_of<parts>(table.tile_of(source, item - row * table.tile_count), part % parts);
-    body(rows[first_row + row], tile, table.routes[source * table.tensor_count + tile.tensor]);
+    const Tile& tile = table.tile_of(source, item - row * table.tile_count);
+    body(rows[first_row + row], tile, table.routes[source * table.tensor_count + tile.tensor], part % parts);
   }
 };
 
 /// Aligned tiles, whole windows.
-template <CopyCode code, class Rows>
+template <bool converts, class Rows>
 struct CopyAligned {
   HostPlan<Rows> plan;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    plan.template with_tile_of<1>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute&) {
-      copy_aligned_tile<code>(team, tile, row);
-    });
+    plan.template with_tile_of<aligned_parts<converts>>(
+        team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute&, std::uint32_t part) {
+          copy_aligned_tile<converts>(team, tile, part, row);
+        });
   }
 };
 
@@ -88,8 +90,10 @@ struct CopyRows {
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     std::byte* const stage = stage_of(team, plan.table.has_ds);
-    plan.template with_tile_of<tile_parts>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute& route) {
-      copy_tile<code>(team, stage, route, tile, row);
+    plan.template with_tile_of<plan_parts<code>>(team, [&](const SlotCopy& row, const Tile& tile,
+                                                           const TensorRoute& route, std::uint32_t part) {
+      constexpr std::uint32_t parts = plan_parts<code>;
+      copy_tile<code, plan_shape<code>.lanes>(team, stage, route, parts > 1 ? part_of(tile, parts, part) : tile, row);
     });
   }
 };
@@ -112,20 +116,21 @@ struct CopyRowsOnDevice {
   }
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
+    constexpr std::uint32_t lanes = deciding_shape<code>.lanes;
     WorkList<SlotCopy>& list = work_list<SlotCopy>(team);
     std::byte* const stage = stage_of(team, table.has_ds);
     TeamWork work(team, queue, list.claims);
     bool any = false;
     for (std::uint32_t begin = 0; begin < row_count; begin += listed_rows_max) {
       const std::uint32_t count = row_count - begin < listed_rows_max ? row_count - begin : listed_rows_max;
-      const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& row) {
+      const std::uint32_t listed = list_work<lanes>(team, count, list, [&](std::uint32_t i, SlotCopy& row) {
         row = rows[begin + i];
         return checked(row);
       });
       if (listed == 0) continue;
       any = true;
       take_tiles(work, table, listed, [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<code>(team, stage, table.routes[tile.tensor], tile, list[i]);
+        copy_tile<code, lanes>(team, stage, table.routes[tile.tensor], tile, list[i]);
       });
     }
     if (any) work.end();
@@ -139,17 +144,18 @@ struct ClearRows {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     constexpr std::uint32_t lanes = general_shape.lanes;
     const auto lane = static_cast<std::uint32_t>(team.team_rank());
-    plan.template with_tile_of<tile_parts>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute& route) {
-      if (row.dst_slot < 0) return;
-      std::byte* const dst = in_global_memory(route.dst_of(row.dst_slot));
-      const auto element = static_cast<std::uint64_t>(route.element_bytes);
-      if (route.mode == TensorRoute::Mode::blocks)
-        zero_blocks(lane, lanes, route, dst, static_cast<std::uint32_t>(tile.first_element), tile.elements);
-      else if (route.dst_dense)
-        zero_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, tile.bytes());
-      else
-        zero_elements(lane, lanes, route, dst, tile.first_element, tile.elements);
-    });
+    plan.template with_tile_of<1>(
+        team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute& route, std::uint32_t) {
+          if (row.dst_slot < 0) return;
+          std::byte* const dst = in_global_memory(route.dst_of(row.dst_slot));
+          const auto element = static_cast<std::uint64_t>(route.element_bytes);
+          if (route.mode == TensorRoute::Mode::blocks)
+            zero_blocks(lane, lanes, route, dst, static_cast<std::uint32_t>(tile.first_element), tile.elements);
+          else if (route.dst_dense)
+            zero_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, tile.bytes());
+          else
+            zero_elements(lane, lanes, route, dst, tile.first_element, tile.elements);
+        });
   }
 };
 
@@ -189,48 +195,49 @@ CopyTableView without_shifts(CopyTableView table) {
   return table;
 }
 
-template <CopyCode code>
+template <bool converts>
 void launch_aligned(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                     std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  constexpr bool stages = code == CopyCode::bytes;
-  launch_plan<aligned_shape, 1, stages>(
+  constexpr LaunchShape shape = converts ? converting_shape : aligned_shape;
+  launch_plan<shape, aligned_parts<converts>, !converts>(
       label, stream, staging, without_shifts(table), rows, first_source_rows,
-      []<class Rows>(const HostPlan<Rows>& plan) { return CopyAligned<code, Rows>{plan}; });
+      []<class Rows>(const HostPlan<Rows>& plan) { return CopyAligned<converts, Rows>{plan}; });
 }
 
 template <CopyCode code>
 void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  launch_plan<general_shape, tile_parts>(
+  constexpr LaunchShape shape = plan_shape<code>;
+  launch_plan<shape, plan_parts<code>>(
       label, stream, staging, table, rows, first_source_rows,
       []<class Rows>(const HostPlan<Rows>& plan) { return CopyRows<code, Rows>{plan}; });
 }
 
 void launch_clear(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                   std::span<const SlotCopy> rows) {
-  launch_plan<general_shape, tile_parts>(label, stream, staging, without_shifts(table), rows,
-                                         static_cast<std::uint32_t>(rows.size()),
-                                         []<class Rows>(const HostPlan<Rows>& plan) { return ClearRows<Rows>{plan}; });
+  launch_plan<general_shape, 1>(label, stream, staging, without_shifts(table), rows,
+                                static_cast<std::uint32_t>(rows.size()),
+                                []<class Rows>(const HostPlan<Rows>& plan) { return ClearRows<Rows>{plan}; });
 }
 
 template <CopyCode code>
 void launch_on_device(const char* label, const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                       std::uint32_t count, const SlotLimits& limits, WorkQueue* queue) {
-  constexpr LaunchShape shape = code == CopyCode::blocks ? device_blocks_shape : general_shape;
+  constexpr LaunchShape shape = deciding_shape<code>;
   auto policy = resident_teams<shape>(execution_space(stream), std::uint64_t{count} * table.tile_count);
   add_team_memory(policy, table.has_ds, work_list_bytes<SlotCopy>);
   enqueue(label, policy, CopyRowsOnDevice<code>{table, rows, count, limits, queue});
 }
 
 auto copy_aligned_with(CopyCode code) {
-  return code == CopyCode::bytes ? launch_aligned<CopyCode::bytes> : launch_aligned<CopyCode::elements>;
+  return code == CopyCode::words ? launch_aligned<false> : launch_aligned<true>;
 }
 auto copy_with(CopyCode code) {
-  if (code == CopyCode::bytes) return launch_copy<CopyCode::bytes>;
+  if (code == CopyCode::words) return launch_copy<CopyCode::words>;
   return code == CopyCode::elements ? launch_copy<CopyCode::elements> : launch_copy<CopyCode::blocks>;
 }
 auto copy_on_device_with(CopyCode code) {
-  if (code == CopyCode::bytes) return launch_on_device<CopyCode::bytes>;
+  if (code == CopyCode::words) return launch_on_device<CopyCode::words>;
   return code == CopyCode::elements ? launch_on_device<CopyCode::elements> : launch_on_device<CopyCode::blocks>;
 }
 
@@ -240,7 +247,7 @@ void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTabl
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty() || table.tile_count == 0) return;
   // A kernel that converts has no registers for the address of staged rows.
-  const bool aligned = table.aligned && (table.code == CopyCode::bytes || rows.size() <= many_rows) &&
+  const bool aligned = table.aligned && (table.code == CopyCode::words || rows.size() <= many_rows) &&
                        std::ranges::none_of(rows, [](const SlotCopy& row) { return row.conv_shift != 0; });
   const auto launch = aligned ? copy_aligned_with(table.code) : copy_with(table.code);
   launch(label, stream, staging_->plans, table, rows, first_source_rows);

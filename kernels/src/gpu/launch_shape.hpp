@@ -37,19 +37,42 @@ inline constexpr std::uint32_t tile_bytes = 32u << 10;
 
 #if defined(KOKKOS_ENABLE_HIP)
 inline constexpr LaunchShape aligned_shape{256, 5};
+inline constexpr LaunchShape converting_shape{256, 5};
+inline constexpr LaunchShape word_shape{256, 5};
 inline constexpr LaunchShape general_shape{256, 4};
-inline constexpr LaunchShape device_blocks_shape = general_shape;
+inline constexpr LaunchShape deciding_word_shape = general_shape;
+inline constexpr LaunchShape deciding_block_shape = general_shape;
 inline constexpr std::uint32_t stage_bytes = 8u << 10;
 #else
-/// Copies of aligned words, and of aligned elements that are converted.
+/// Plans of the host: whole windows in aligned tiles.
 inline constexpr LaunchShape aligned_shape{on_host ? 2 : 1024, 2};
-/// Everything else: any alignment, shifts, blocks, decisions.
+/// The same where elements are converted.
+inline constexpr LaunchShape converting_shape{on_host ? 2 : 128, 12};
+/// Plans of the host with shifts, CopyCode::words.
+inline constexpr LaunchShape word_shape{on_host ? 2 : 128, 10};
+/// Everything else.
 inline constexpr LaunchShape general_shape{on_host ? 2 : 256, 3};
-/// Encoding of blocks beside decisions.
-inline constexpr LaunchShape device_blocks_shape{general_shape.lanes, 2};
+/// Launches that decide on the device, CopyCode::words.
+inline constexpr LaunchShape deciding_word_shape{on_host ? 2 : 512, 2};
+/// The same, CopyCode::blocks.
+inline constexpr LaunchShape deciding_block_shape{general_shape.lanes, 2};
 /// Shared memory in which a team shifts rows of a ds conv state.
 inline constexpr std::uint32_t stage_bytes = 16u << 10;
 #endif
+
+/// Parts of a tile, a team each.
+inline constexpr std::uint32_t converting_parts = 4;
+inline constexpr std::uint32_t word_parts = 2;
+template <CopyCode code>
+inline constexpr std::uint32_t plan_parts = code == CopyCode::words ? word_parts : 1;
+
+/// The shapes of launches by the code of their table.
+template <CopyCode code>
+inline constexpr LaunchShape plan_shape = code == CopyCode::words ? word_shape : general_shape;
+template <CopyCode code>
+inline constexpr LaunchShape deciding_shape = code == CopyCode::words    ? deciding_word_shape
+                                              : code == CopyCode::blocks ? deciding_block_shape
+                                                                         : general_shape;
 
 template <LaunchShape shape>
 using PolicyOf =

@@ -30,6 +30,7 @@ struct CommitStep {
   WorkQueue* queue;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
+    constexpr std::uint32_t lanes = deciding_shape<code>.lanes;
     WorkList<StepCopy>& list = work_list<StepCopy>(team);
     const CopyTableView& table = states.table;
     const auto lane = static_cast<std::uint32_t>(team.team_rank());
@@ -38,7 +39,7 @@ struct CommitStep {
     const std::uint32_t entry_count = entries.count();
     for (std::uint32_t begin = 0; begin < entry_count; begin += listed_rows_max) {
       const std::uint32_t count = entry_count - begin < listed_rows_max ? entry_count - begin : listed_rows_max;
-      const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, StepCopy& copy) {
+      const std::uint32_t listed = list_work<lanes>(team, count, list, [&](std::uint32_t i, StepCopy& copy) {
         return states.commits_at(entries, begin + i, copy);
       });
       if (listed == 0) continue;
@@ -47,13 +48,13 @@ struct CommitStep {
         const StepCopy& copy = list[i];
         if (tile.mode == TensorRoute::Mode::bytes)
           return copy_bytes_by_lanes(
-              lane, general_shape.lanes, in_global_memory(tile.dst_of(copy.slot)),
+              lane, lanes, in_global_memory(tile.dst_of(copy.slot)),
               in_global_memory(tile.src_of(copy.request) + copy.step * states.step_stride_bytes[tile.tensor]),
               tile.bytes());
-        if constexpr (code != CopyCode::bytes) {
+        if constexpr (code != CopyCode::words) {
           const TensorRoute& route = table.routes[tile.tensor];
-          copy_elements_of<code>(lane, route, in_global_memory(route.dst_of(copy.slot)),
-                                 in_global_memory(states.src_of(tile.tensor, copy)), tile);
+          copy_elements_of<code, lanes>(lane, route, in_global_memory(route.dst_of(copy.slot)),
+                                        in_global_memory(states.src_of(tile.tensor, copy)), tile);
         }
       });
     }
@@ -62,11 +63,12 @@ struct CommitStep {
 };
 
 template <CopyCode code>
-void launch(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries,
-            WorkQueue* queue) {
+void launch_commit(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries,
+                   WorkQueue* queue) {
   const std::uint64_t items = std::uint64_t{entries.count()} * table.table.tile_count;
   require(items <= launch_items_max, "rows", entries.rows, "have more tiles than one launch counts");
-  auto policy = resident_teams<general_shape>(execution_space(stream), items);
+  constexpr LaunchShape shape = deciding_shape<code>;
+  auto policy = resident_teams<shape>(execution_space(stream), items);
   policy.set_scratch_size(0, Kokkos::PerTeam(work_list_bytes<StepCopy>));
   enqueue(label, policy, CommitStep<code>{table, entries, queue});
 }
@@ -74,9 +76,9 @@ void launch(const char* label, const Stream& stream, const StepTable& table, con
 }  // namespace
 
 void StepLauncher::commit(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries) {
-  const bool bytes = table.table.code == CopyCode::bytes;
-  (bytes ? launch<CopyCode::bytes> : launch<CopyCode::elements>)(label, stream, table, entries,
-                                                                 scratch_->queues.next(stream));
+  const bool words = table.table.code == CopyCode::words;
+  (words ? launch_commit<CopyCode::words> : launch_commit<CopyCode::elements>)(label, stream, table, entries,
+                                                                               scratch_->queues.next(stream));
 }
 
 }  // namespace stateport::kernels

@@ -15,9 +15,8 @@
 /// team takes.
 namespace stateport::kernels {
 
-/// Rows that one pass looks at: this many a lane, read at once.
-inline constexpr std::uint32_t rows_per_lane = 2;
-inline constexpr std::uint32_t listed_rows_max = rows_per_lane * general_shape.lanes;
+/// Rows that one pass looks at, several a lane, read at once.
+inline constexpr std::uint32_t listed_rows_max = on_host ? 4 : 512;
 
 /// Whether `condition` holds for any lane of the team. A barrier.
 KOKKOS_INLINE_FUNCTION bool any_lane(const Team& team, bool condition) {
@@ -69,31 +68,32 @@ KOKKOS_INLINE_FUNCTION WorkList<Work>& work_list(const Team& team) {
 /// Lists the work of rows [0, count), count <= listed_rows_max, in row order: decide(row, work) says whether a row has
 /// any, sets it then, and is called once for each. Returns how many are listed. A team without work passes one barrier
 /// alone; with some, it must pass another before it makes its next list.
-template <class Work, class Decide>
+template <std::uint32_t lanes, class Work, class Decide>
 KOKKOS_INLINE_FUNCTION std::uint32_t list_work(const Team& team, std::uint32_t count, WorkList<Work>& list,
                                                const Decide& decide) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  static_assert(WorkList<Work>::words <= general_shape.lanes);
+  constexpr std::uint32_t rows_per_lane = listed_rows_max / lanes;
+  static_assert(rows_per_lane * lanes == listed_rows_max && WorkList<Work>::words <= lanes);
   if (lane < list.words) list.has_work[lane] = 0;
   bool works[rows_per_lane];
   bool any = false;
   STATEPORT_UNROLL
   for (std::uint32_t k = 0; k < rows_per_lane; ++k) {
-    const std::uint32_t row = k * general_shape.lanes + lane;
+    const std::uint32_t row = k * lanes + lane;
     works[k] = row < count && decide(row, list.work[row]);
     any = any || works[k];
   }
   if (!any_lane(team, any)) return 0;
   STATEPORT_UNROLL
   for (std::uint32_t k = 0; k < rows_per_lane; ++k) {
-    const std::uint32_t row = k * general_shape.lanes + lane;
+    const std::uint32_t row = k * lanes + lane;
     if (works[k]) Kokkos::atomic_or(&list.has_work[row / list.word_bits], 1u << row % list.word_bits);
   }
   team.team_barrier();
   STATEPORT_UNROLL
   for (std::uint32_t k = 0; k < rows_per_lane; ++k)
     if (works[k]) {
-      const std::uint32_t row = k * general_shape.lanes + lane;
+      const std::uint32_t row = k * lanes + lane;
       list.listed[list.before(row)] = static_cast<std::uint16_t>(row);
     }
   team.team_barrier();
