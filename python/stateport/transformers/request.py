@@ -22,9 +22,10 @@ class Served:
     """What the cache did for one request.
 
     reused_tokens: of the prompt, that were not computed; loaded_tokens: those of them that came from a tier, and
-    loaded_from which ("" : none). skipped_tokens: that were found, and computed all the same, because that is faster: such
-    a request leaves nothing in the cache. computed_tokens: by passes of the cache over the prompt. lost: why not more
-    was reused. cached: False: the request ran without the cache, from then on: there was no room, or a hit was skipped.
+    loaded_from which ("" : none). skipped_tokens: that were found, and computed all the same, because that is faster:
+    such a request leaves nothing in the cache. computed_tokens: by passes of the cache over the prompt. lost: why not
+    more was reused. cached: False: the request ran without the cache, from then on: there was no room, or a hit was
+    skipped.
     restore_s, prefill_s: seconds to look up, load and restore, and to compute the rest of the prompt but for its last
     token; of a hit that was skipped until the first new token. saved_s: what computing the reused tokens would take by
     the passes seen so far, less restore_s. All three are known after the first new token."""

@@ -16,8 +16,8 @@ from stateport.errors import InvalidArgument
 
 _KEPT = 4  # measurements of each power of two; the fastest one counts: kernels that are loaded first only add time
 _KNOWN = 2  # measurements of a power of two that make it known
-_REACH = 2  # a time is known up to so many times the largest size that was measured, and down to that part of the least
-_RETRIED = 32  # one of so many hits that are slower is taken all the same, so that old measurements do not decide for ever
+_REACH = 2  # a time is known up to so many times the largest measured size, and down to that part of the least
+_RETRIED = 32  # one of so many slow hits is taken all the same, so that old measurements do not decide for ever
 _LOADS_KEPT = 0.8  # of the weight of a load, when the next one is seen
 
 
@@ -60,7 +60,8 @@ class Times:
         """(size, seconds) of each power of two with `least` measurements, in the order of sizes."""
         if self._given:
             return self._given
-        found = (min(kept) for _, kept in sorted(tuple(self._seen.items())) if len(kept) >= least)
+        seen = tuple(self._seen.items())  # another thread may add to it
+        found = (min(kept) for _, kept in sorted(seen) if len(kept) >= least)
         return [(size, seconds) for seconds, size in found]
 
     def seconds(self, size: int, least: int = _KNOWN, reach: float = _REACH) -> float | None:
