@@ -2,8 +2,8 @@
 """Causal attention of a pass behind earlier tokens, without the mask of all its pairs that transformers makes for it.
 
 transformers leaves the mask out only where a pass begins with the first token. Elsewhere it makes one of
-[tokens of the pass, all tokens], which keeps torch from its fastest kernels. Here a mask is left out in both cases: on a
-GPU torch's kernels know where the diagonal lies, on a CPU a mask is made for some rows at a time."""
+[tokens of the pass, all tokens], which keeps torch from its fastest kernels. Here a mask is left out in both cases: on
+a GPU torch's kernels know where the diagonal lies, on a CPU a mask is made for some rows at a time."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     if query.device.type != "cpu":
         bias = causal_lower_right(rows, key.shape[2])
         return sdpa_attention_forward(module, query, key, value, bias, **options)  # type: ignore[no-any-return]
-    parts = [sdpa_attention_forward(module, query[:, :, begin:end], key[:, :, :behind + end], value[:, :, :behind + end],
-                                    _rows_of_mask(begin, end, behind), **options)[0] for begin, end in _blocks(rows)]
+    parts = [sdpa_attention_forward(module, query[:, :, begin:end], key[:, :, :behind + end],
+                                    value[:, :, :behind + end], _rows_of_mask(begin, end, behind), **options)[0]
+             for begin, end in _blocks(rows)]
     return torch.cat(parts, dim=1), None
 
 

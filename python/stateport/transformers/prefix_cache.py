@@ -48,7 +48,8 @@ class PrefixCache:
     given back. The memory in which the model computes is torch's, which clears nothing.
 
     Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
-    tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread may call. A forked process makes its own.
+    tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
+    may call. A forked process makes its own.
     Raises UnsupportedModel, and InvalidArgument for what does not fit."""
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
