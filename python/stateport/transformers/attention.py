@@ -8,6 +8,8 @@ a GPU torch's kernels know where the diagonal lies, on a CPU a mask is made for 
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,17 +25,27 @@ _NAME = "stateport_sdpa"  # among transformers' implementations of attention
 _ROWS = 1024
 
 
+_users: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of each model that attends in this way
+_lock = threading.Lock()
+
+
 def use(model: Any) -> None:
-    """Has `model` attend in this way from now on, if it attends by torch's scaled_dot_product_attention. Answers of
-    passes over a whole prompt and over one token keep their bits."""
-    if getattr(model.config, "_attn_implementation", None) == "sdpa":
-        model.set_attn_implementation(_NAME)
+    """Has `model` attend in this way until `leave` is called as often as `use`, if it attends by torch's
+    scaled_dot_product_attention. Answers of passes over a whole prompt and over one token keep their bits."""
+    with _lock:
+        if model not in _users and getattr(model.config, "_attn_implementation", None) == "sdpa":
+            model.set_attn_implementation(_NAME)
+        _users[model] = _users.get(model, 0) + 1
 
 
 def leave(model: Any) -> None:
-    """Undoes `use`."""
-    if getattr(model.config, "_attn_implementation", None) == _NAME:
-        model.set_attn_implementation("sdpa")
+    """Undoes one `use`."""
+    with _lock:
+        _users[model] -= 1
+        if _users[model] == 0:
+            del _users[model]
+            if getattr(model.config, "_attn_implementation", None) == _NAME:
+                model.set_attn_implementation("sdpa")
 
 
 def _mask(batch_size: int, q_length: int, kv_length: int, q_offset: int = 0, kv_offset: int = 0,

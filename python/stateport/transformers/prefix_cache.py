@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,22 +60,25 @@ class PrefixCache:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
-        self.layout = probe(model)
-        self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
-        self.chunk_tokens = chunk_tokens
-        config = model.config.get_text_config(decoder=True)
-        sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
-                    page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
-                    requests=requests, state_share=state_share,
-                    tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
-        self.request_tokens = sizes.request_tokens
-        self.speed = speed or Speed()
-        self.clock = Clock(self.layout.device)
-        self._skip_slow_hits = skip_slow_hits
-        self.last: Served | None = None
-        self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
-                              eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
-        attention.use(model)
+        with contextlib.ExitStack() as undo:
+            attention.use(model)
+            undo.callback(attention.leave, model)
+            self.layout = probe(model)
+            self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
+            self.chunk_tokens = chunk_tokens
+            config = model.config.get_text_config(decoder=True)
+            sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
+                        page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
+                        requests=requests, state_share=state_share,
+                        tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
+            self.request_tokens = sizes.request_tokens
+            self.speed = speed or Speed()
+            self.clock = Clock(self.layout.device)
+            self._skip_slow_hits = skip_slow_hits
+            self.last: Served | None = None
+            self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
+                                  eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
+            undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 

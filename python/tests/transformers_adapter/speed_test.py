@@ -17,6 +17,7 @@ from witness import Witness, as_ids, budget  # noqa: E402
 import stateport as sp  # noqa: E402
 from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Speed, Tiers, attention, probe  # noqa: E402
+from stateport.transformers.fingerprint import model_name  # noqa: E402
 from stateport.transformers.layout import run  # noqa: E402
 from stateport.transformers.speed import Times  # noqa: E402
 
@@ -276,8 +277,9 @@ def test_attention_without_a_mask_of_all_pairs_answers_the_same(architecture: st
         return torch.cat([run(model, ids, cache, begin, end)[:, -1] for begin, end in zip(parts, parts[1:],
                                                                                          strict=False)])
 
-    wanted = answers()
+    wanted, name = answers(), model_name(model)
     attention.use(model)
+    assert model_name(model) == name
     assert model.config._attn_implementation == "stateport_sdpa"
     assert float((answers() - wanted).abs().max()) < 1e-4
     attention.leave(model)
@@ -299,6 +301,13 @@ def test_the_diagonal_of_a_gpu_is_the_diagonal_of_the_mask() -> None:
 def test_a_model_attends_as_before_once_the_cache_is_closed() -> None:
     model = tiny_model("lfm2")
     with PrefixCache(model, memory="1 MiB"):
+        assert model.config._attn_implementation == "stateport_sdpa"
+    assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(sp.InvalidArgument):
+        PrefixCache(model, memory=1000)
+    assert model.config._attn_implementation == "sdpa"
+    with PrefixCache(model, memory="1 MiB"):
+        PrefixCache(model, memory="1 MiB").close()  # another cache of the model goes on
         assert model.config._attn_implementation == "stateport_sdpa"
     assert model.config._attn_implementation == "sdpa"
     model.set_attn_implementation("eager")
