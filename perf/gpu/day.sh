@@ -10,7 +10,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 readonly here stage_seconds_max=570
-stage=${1:-} results=$here/results failed=0 starter=()
+stage=${1:-} results=$here/results failed=0 starter=() site=''
 [ "${2:-}" != --results ] || results=${3:?a folder}
 case $stage in tests | perf | deep) ;; *) sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 1 ;; esac
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
@@ -132,18 +132,20 @@ torch_bench() {
   step 60 "torch_copy_bench $1" bash -c "python3 -B '$here/perf/gpu/torch_copy_bench.py' --library '$library' \
     --benchmark_filter '$1' >'$output'"
 }
-# The wheels that were carried, unpacked: those of transformers.
+# The wheels that were carried, those of transformers, unpacked beside the results, which they are no part of.
 unpack_wheels() {
   local wheel
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
   for wheel in "$here"/wheels/*.whl; do
-    [ ! -f "$wheel" ] || python3 -m zipfile -e "$wheel" "$results/site" || return
+    [ ! -f "$wheel" ] || python3 -m zipfile -e "$wheel" "$site" || return
   done
 }
 # transformers_bench MODEL FILTER
 transformers_bench() {
   local output=$results/perf/transformers_bench.$1_${2//[^A-Za-z0-9]/_}.json library
   library=$(find "$here/lib" -name 'libstateport*_c_loadable.so' | head -n 1)
-  step 60 "transformers_bench $1 $2" env "PYTHONPATH=$results/site${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 \
+  step 60 "transformers_bench $1 $2" env "PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 \
     bash -c "python3 -B '$here/perf/gpu/transformers_bench.py' --library '$library' --model '$1' \
     --benchmark_filter '$2' >'$output'"
 }

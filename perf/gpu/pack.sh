@@ -13,7 +13,7 @@
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 day=$checkout/build/gpu-day kokkos_sources='' wheels='' arch=90 jobs=$(nproc) dry_run=''
-# What transformers needs, beside torch and numpy: the other machine may have an older version of each.
+# The needs of transformers beside torch and numpy: the other machine may have an older version of each.
 needs=('huggingface_hub>=1.31,<2' 'tokenizers>=0.23.1,<0.24' 'safetensors>=0.8' 'regex>=2025.10.22')
 archive_bytes_max=$((50 << 20))
 targets=(test-backends test-runtime test-kernels test-device test-c test-engine test-engine-moved-state
@@ -112,7 +112,7 @@ carry_wheels() {
     "transformers==$version" "${needs[@]}" || printf 'pack.sh: no wheels of transformers are carried\n' >&2
 }
 
-# carry_python FOLDER: the package stateport, with what its build would generate.
+# carry_python FOLDER: the package stateport with the file that its build would generate.
 carry_python() {
   mkdir -p "$1/python"
   cp -r "$checkout/python/stateport" "$1/python/"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what transformers_bench does without transformers: what it skips, its names and its JSON."""
+"""Tests of transformers_bench without transformers: reasons to skip, names and JSON."""
 import contextlib
 import io
 import pathlib

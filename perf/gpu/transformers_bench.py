@@ -117,7 +117,7 @@ class Bench:
             self._model.generation_config.eos_token_id = None
         return self._model
 
-    # --- What is measured --------------------------------------------------------------------------------------------
+    # --- Measurements ------------------------------------------------------------------------------------------------
 
     def miss(self, chunk):
         ids = self._tokens_of(self._tokens)
@@ -189,7 +189,7 @@ class Bench:
         out = self.model.generate(ids, attention_mask=self._torch.ones_like(ids), max_new_tokens=1, do_sample=False)
         return int(out[0, -1])
 
-    # --- How ---------------------------------------------------------------------------------------------------------
+    # --- Prompts, caches, times-------------------------------------------------------------------------------------------
 
     def _tokens_of(self, count):
         ids = self._torch.randint(3, _SHAPES[self._device]["vocab_size"], (1, count), generator=self._ids)

@@ -20,7 +20,7 @@ _STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec
 _PROBE_TOKENS = (1, 2, 3, 4, 5, 6)
 _PROBE_PART = 3  # tokens after which the probe goes on from a cache
 _OTHER_TOKENS = (6, 4, 2, 5, 3, 1)
-_NOISES = 4.0  # a copy may differ by so many times what the same passes differ by when they run again
+_NOISES = 4.0  # a copy may differ by this multiple of the difference between two runs of the same passes
 # Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.24, Mamba-1): behind
 # a cached prefix they run one token at a time.
 _STEPWISE = ("jamba",)
@@ -77,8 +77,8 @@ def probe(model: Any) -> CacheLayout:
     """Runs the model over a few tokens, and behind them from its own cache, from a restored copy, and from wrong ones.
 
     The copy must answer as the cache that it was made from: bit for bit, or, where the model itself answers the same
-    passes differently each time, no further from it than that. Each wrong cache must answer further from it. How far
-    a prompt in two parts is from the prompt in one part is no question: experts that are chosen by 16-bit scores differ
+    passes differently each time, no further from it than that. Each wrong cache must answer further from it. A
+    prompt in two parts may differ from the prompt in one part by any amount: scores of 16 bits choose other experts
     there. Raises UnsupportedModel if the model does not keep everything that a sequence needs in the recurrent and
     attention layers of a DynamicCache."""
     architecture = type(model).__name__
@@ -91,7 +91,7 @@ def probe(model: Any) -> CacheLayout:
     layout = _read(architecture, cache, getattr(model.config, "model_type", "") in _STEPWISE)
     copied = _copied(cache, layout)
     wanted = _answer(model, ids, cache, layout)
-    # This comes last before the copies are asked: what a model keeps elsewhere is then of the other prompt.
+    # The other prompt runs last before the copies answer: state that a model keeps elsewhere belongs to it then.
     other = _copied(_begun(model, others), layout)
 
     def apart(states: list[torch.Tensor], kv: list[torch.Tensor]) -> float:
@@ -104,9 +104,9 @@ def probe(model: Any) -> CacheLayout:
     if not restored <= noise:
         raise UnsupportedModel(f"{architecture} answers differently from a copy of its DynamicCache, by {restored:g} "
                                f"(its own answers differ by up to {noise:g}): it keeps state elsewhere")
-    for what, wrong in _wrong(layout, copied, other):
+    for fault, wrong in _wrong(layout, copied, other):
         if not apart(*wrong) > noise:
-            raise UnsupportedModel(f"{architecture} answers the same from a DynamicCache {what}, so that a wrong one "
+            raise UnsupportedModel(f"{architecture} answers the same from a DynamicCache {fault}, so that a wrong one "
                                    "cannot be told from a right one: it keeps state elsewhere, or does not read it")
     return layout
 
@@ -115,7 +115,7 @@ _Held = tuple[list[torch.Tensor], list[torch.Tensor]]  # states and KV, in the o
 
 
 def _wrong(layout: CacheLayout, right: _Held, other: _Held) -> Iterator[tuple[str, _Held]]:
-    """Caches that a model must not answer from as from the right one, and what is wrong with each."""
+    """(fault, cache): wrong caches, from which the model must not answer as from the right one."""
     (states, kv), (other_states, other_kv) = right, other
     yield "with the states of another prompt", (other_states, kv)
     for kind in sorted({tensor.kind for tensor in layout.states}):

@@ -87,8 +87,8 @@ class Ledger:
 
     def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None, speed: Speed,
               skips: Callable[[int], bool]) -> Running | None:
-        """Looks a prompt up, loads what tiers have of it, and restores it. None: there is no room. speed: by which
-        loads are weighed. skips: whether a hit of so many tokens is not taken."""
+        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. speed: by which
+        loads are weighed. skips: answers whether a hit of a number of tokens is not taken."""
         with self.lock:
             if self.tiers is not None:
                 self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),

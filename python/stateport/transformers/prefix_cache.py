@@ -24,7 +24,7 @@ from stateport.transformers.request import Request, Served
 from stateport.transformers.speed import Clock, Speed
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
 from stateport.transformers.streaming import TokenStream
-from stateport.transformers.warming import warm_up
+from stateport.transformers.warming import Warming
 
 _DEVICES = {"OpenMP": "cpu", "CUDA": "cuda", "HIP": "cuda"}  # torch's name of the device of each build
 _PAGE_TOKENS = 16  # with tiers: an image of KV has a header of 4 KiB
@@ -132,7 +132,7 @@ class PrefixCache:
                 _require_positive(**{name: length})
         for length in prompts:
             for turn in range(rounds):
-                warm_up(self, self._ledger.stores, length, tails, measured=turn > 0)
+                Warming(self, self._ledger.stores, measured=turn > 0).warm_up(length, tails)
 
     def ended(self, request: Request) -> None:
         """Called by a request that ends."""

@@ -27,7 +27,7 @@ class Served:
     more was reused. cached: False: the request ran without the cache, from then on: there was no room, or a hit was
     skipped.
     restore_s, prefill_s: seconds to look up, load and restore, and to compute the rest of the prompt but for its last
-    token; of a hit that was skipped until the first new token. saved_s: what computing the reused tokens would take by
+    token; of a hit that was skipped until the first new token. saved_s: the time of computing the reused tokens by
     the passes seen so far, less restore_s. All three are known after the first new token."""
 
     prompt_tokens: int
@@ -131,7 +131,7 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             self._marks.append((self.past_key_values.get_seq_length(), self._owner.clock.mark()))
 
     def _measure(self) -> None:
-        """The first new token is there: what the request took until then goes into `served` and into the speed."""
+        """Notes the times until the first new token, which is there now, in `served` and in the speed."""
         marks, self._marks = self._marks, None
         if marks is None:
             return

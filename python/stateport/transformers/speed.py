@@ -16,8 +16,8 @@ from stateport.errors import InvalidArgument
 
 _KEPT = 4  # measurements of each power of two; the fastest one counts: kernels that are loaded first only add time
 _KNOWN = 2  # measurements of a power of two that make it known
-_REACH = 2  # a time is known up to so many times the largest measured size, and down to that part of the least
-_RETRIED = 32  # one of so many slow hits is taken all the same, so that old measurements do not decide for ever
+_REACH = 2  # a time is known from the least measured size divided by this to the largest one multiplied by it
+_RETRIED = 32  # every 32nd slow hit is taken all the same, so that old measurements do not decide for ever
 _LOADS_KEPT = 0.8  # of the weight of a load, when the next one is seen
 
 
@@ -77,8 +77,8 @@ class Times:
 
 
 class Speed:
-    """Seconds of what serving does. Measured while requests run and by PrefixCache.warm_up; what is given here is not
-    measured.
+    """Seconds of passes, restores and loads. They are measured while requests run and by PrefixCache.warm_up, but for
+    those that are given here.
 
     passes: seconds of a forward pass by its tokens. restores: of restoring from memory, by tokens. last_token_s: from
     the end of the passes over a prompt to its first new token. host_bytes_per_s, file_bytes_per_s: of loads. Raises
@@ -106,7 +106,7 @@ class Speed:
     # --- Measurements ------------------------------------------------------------------------------------------------
 
     def note_load(self, medium: str, count: int, seconds: float) -> None:
-        """So many bytes came from a tier in so long."""
+        """A load of `count` bytes from a tier took `seconds`."""
         if count > 0 and seconds > 0.0:
             known_bytes, known_s = self._loads.get(medium, (0.0, 0.0))
             self._loads[medium] = _LOADS_KEPT * known_bytes + count, _LOADS_KEPT * known_s + seconds
@@ -146,22 +146,21 @@ class Speed:
             return self._slow_hits % _RETRIED != 0
 
     def note_skip(self, reused: int) -> None:
-        """A hit of so many tokens was not taken."""
+        """A hit of `reused` tokens was not taken."""
         with self._lock:
             self.skipped_hits += 1
             self.skipped_tokens += reused
 
     def tokens_per_s(self, prompt: int) -> float:
-        """What the tokens of a hit save in a prompt of so many, as the core weighs loads; 0: not known. Time that a
-        pass of few tokens takes, too, is not saved."""
+        """The rate by which the core weighs loads for a prompt of `prompt` tokens; 0: not known. The time of the
+        shortest pass is left out: a hit does not save it."""
         whole, points = self.passes.seconds(prompt), self.passes.points()
         if whole is None or len(points) < 2:
             return 0.0
         return prompt / max(whole - points[0][1], 1e-9)
 
     def saved(self, prompt: int, reused: int, spent_s: float) -> float:
-        """An estimate of the seconds that computing the reused tokens takes, less those spent in place of it. 0:
-        nothing was seen."""
+        """An estimate: the seconds of computing the reused tokens, less `spent_s`. 0: nothing was measured."""
         whole, rest = (self.passes.seconds(size, 1, math.inf) if size else 0.0
                        for size in (prompt - 1, prompt - 1 - reused))
         return whole - rest - spent_s if reused and whole is not None and rest is not None else 0.0

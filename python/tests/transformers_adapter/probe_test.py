@@ -97,7 +97,7 @@ def states_of(layer: Any, kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["conv", "recurrent"])
 def test_a_state_that_does_not_matter_is_refused(kind: str) -> None:
-    """The model goes on from zeros, whatever its cache holds."""
+    """The model goes on from zeros in place of its cache."""
     model = tiny_model("qwen3_5")
 
     def forget(_: Any, arguments: Any, options: Any) -> None:
