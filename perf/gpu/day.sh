@@ -3,14 +3,14 @@
 # day.sh tests|perf|deep [--results FOLDER]: what one command on the machine with the GPU does; README.md beside this
 # file. Needs neither a network nor a compiler, and ends by itself within ten minutes.
 #   tests  what the machine is; all tests of backends, kernels, the C interface and the tiny engine; memory checkers
-#   perf   the roof, every benchmark of a GPU, and a report of the goals
+#   perf   the roof, every benchmark of a GPU, transformers, and a report of the goals
 #   deep   profiles of the kernels, more checkers, more seeds
 # A step that fails ends no other. Results, the summary last: FOLDER, default results beside this file.
 # Exit code: 0 all steps passed; 1 one did not; 77 there is no device.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 readonly here stage_seconds_max=570
-stage=${1:-} results=$here/results failed=0 starter=()
+stage=${1:-} results=$here/results failed=0 starter=() site=''
 [ "${2:-}" != --results ] || results=${3:?a folder}
 case $stage in tests | perf | deep) ;; *) sed -n '3,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 1 ;; esac
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
@@ -102,7 +102,7 @@ import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
 programs = folder / "programs"
 programs.mkdir(exist_ok=True)
-for name in ("gpu_copy_bench", "gpu_step_bench", "gpu_launch_cost_bench", "torch_copy_bench"):
+for name in ("gpu_copy_bench", "gpu_step_bench", "gpu_launch_cost_bench", "torch_copy_bench", "transformers_bench"):
     merged = {"context": {}, "benchmarks": []}
     for path in sorted(folder.glob(name + ".*.json")):
         try:
@@ -132,19 +132,40 @@ torch_bench() {
   step 60 "torch_copy_bench $1" bash -c "python3 -B '$here/perf/gpu/torch_copy_bench.py' --library '$library' \
     --benchmark_filter '$1' >'$output'"
 }
+# The wheels that were carried, those of transformers, unpacked beside the results, which they are no part of.
+unpack_wheels() {
+  local wheel
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
+  for wheel in "$here"/wheels/*.whl; do
+    [ ! -f "$wheel" ] || python3 -m zipfile -e "$wheel" "$site" || return
+  done
+}
+# transformers_bench MODEL FILTER
+transformers_bench() {
+  local output=$results/perf/transformers_bench.$1_${2//[^A-Za-z0-9]/_}.json library
+  library=$(find "$here/lib" -name 'libstateport*_c_loadable.so' | head -n 1)
+  step 60 "transformers_bench $1 $2" env "PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 \
+    bash -c "python3 -B '$here/perf/gpu/transformers_bench.py' --library '$library' --model '$1' \
+    --benchmark_filter '$2' >'$output'"
+}
 
 run_perf() {
-  local filter
+  local filter model
   for filter in '^G1' '^G2' '^G4/sd' '^G4/ds' '^G5' '^G6'; do bench gpu_copy_bench 60 "$filter"; done
   for filter in '^G3' '^idle' '^align' '^G9'; do bench gpu_step_bench 60 "$filter"; done
   bench gpu_launch_cost_bench 30 '^G10'
   bench gpu_roof_bench 120 '^roof'
   for filter in '^G3$' '^G4' '^G5$' '^G1/(1|4|16)$' '^G1/(64|256|512)$'; do torch_bench "$filter"; done
+  unpack_wheels
+  for model in dense moe; do
+    for filter in '^H1/.*chunk:4096$' '^H1/.*chunk:16384$' '^(hit|again|restart)'; do transformers_bench "$model" "$filter"; done
+  done
   recorded
   local name
   name=$(device_name)
   step 60 report python3 -B "$here/perf/report/perf_report.py" run --programs "$results/perf/programs" \
-    --out "$results/perf/${name:-device}-$(date +%F).json" --only G1,G2,G3,G4,G5,G6,G7,G9,G10,idle,align \
+    --out "$results/perf/${name:-device}-$(date +%F).json" --only G1,G2,G3,G4,G5,G6,G7,G9,G10,H1,idle,align \
     --fact "git=$(cat "$here/git")" --fact "device=$name" --fact backend=CUDA --fact build=Release \
     --fact "kokkos=$(cat "$here/kokkos-version" 2>/dev/null)"
   cat "$results/perf/report.txt"

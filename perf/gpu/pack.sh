@@ -1,20 +1,25 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# pack.sh [--kokkos SOURCES] [--arch 90] [--jobs N] [--dry-run]: builds tests and benchmarks for an NVIDIA GPU, on a
+# pack.sh [--kokkos SOURCES] [--arch 90] [--jobs N] [--wheels FOLDER] [--dry-run]: builds tests and benchmarks for an NVIDIA GPU, on a
 # machine that needs none, and packs what a machine with the GPU and without a network runs: README.md beside this file.
 #   --kokkos   folder of Kokkos' sources, 4.6 or newer; without it CMake downloads the pinned release
 #   --arch     compute capability without its point: 80, 90, 100
 #   --jobs     compilers at once; default: one per processor
+#   --wheels   folder of wheels of transformers and its needs to carry; without it pip downloads those for Python 3.12
+#              (transformers as in python/engines.toml), and none are carried where it cannot
 #   --dry-run  says what would run
 # Other dependencies are found as always: installed, under CMAKE_PREFIX_PATH, or downloaded. What is built is kept in
 # build/gpu-day and used again. Result: build/gpu-day/stateport-gpu-day.tar.xz.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-day=$checkout/build/gpu-day kokkos_sources='' arch=90 jobs=$(nproc) dry_run=''
+day=$checkout/build/gpu-day kokkos_sources='' wheels='' arch=90 jobs=$(nproc) dry_run=''
+# The needs of transformers beside torch and numpy: the other machine may have an older version of each.
+needs=('huggingface_hub>=1.31,<2' 'tokenizers>=0.23.1,<0.24' 'safetensors>=0.8' 'regex>=2025.10.22')
+archive_bytes_max=$((50 << 20))
 targets=(test-backends test-runtime test-kernels test-device test-c test-engine test-engine-moved-state
   stateport-tiny-engine gpu_copy_bench gpu_step_bench gpu_launch_cost_bench gpu_roof_bench stateport_c_loadable)
 
-usage() { sed -n '3,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 fail() {
   printf 'pack.sh: %s\n' "$1" >&2
   exit 1
@@ -26,8 +31,9 @@ do_it() {
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --kokkos | --arch | --jobs) [ $# -gt 1 ] || fail "$1 needs a value" ;;&
+    --kokkos | --arch | --jobs | --wheels) [ $# -gt 1 ] || fail "$1 needs a value" ;;&
     --kokkos) kokkos_sources=$(cd "$2" && pwd -P) && shift 2 ;;
+    --wheels) wheels=$(cd "$2" && pwd -P) && shift 2 ;;
     --arch) arch=$2 && shift 2 ;;
     --jobs) jobs=$2 && shift 2 ;;
     --dry-run) dry_run=1 && shift ;;
@@ -92,11 +98,33 @@ carry_libraries() {
     done
 }
 
+# carry_wheels FOLDER
+carry_wheels() {
+  local folder=$1/wheels version
+  mkdir -p "$folder"
+  if [ -n "$wheels" ]; then
+    cp "$wheels"/*.whl "$folder/"
+    return
+  fi
+  version=$(sed -n 's/^transformers = "\(.*\)"$/\1/p' "$checkout/python/engines.toml")
+  python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
+    --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 -d "$folder" \
+    "transformers==$version" "${needs[@]}" || printf 'pack.sh: no wheels of transformers are carried\n' >&2
+}
+
+# carry_python FOLDER: the package stateport with the file that its build would generate.
+carry_python() {
+  mkdir -p "$1/python"
+  cp -r "$checkout/python/stateport" "$1/python/"
+  find "$1/python" -name __pycache__ -prune -exec rm -rf {} +
+  cp "$checkout/c/python/stateport_c.py" "$1/python/stateport/_c.py"
+}
+
 collect() {
   local folder=$day/stateport-gpu-day
   rm -rf "$folder"
   mkdir -p "$folder/bin" "$folder/lib"
-  find "$day/project/bin" -maxdepth 1 -type f -executable ! -name torch_copy_bench -exec cp {} "$folder/bin/" \;
+  find "$day/project/bin" -maxdepth 1 -type f -executable ! -name torch_copy_bench ! -name transformers_bench -exec cp {} "$folder/bin/" \;
   find "$day/project" -name 'libstateport*.so*' -exec cp -P {} "$folder/lib/" \;
   strip "$folder"/bin/* "$folder"/lib/*.so* 2>/dev/null || true
   carry_libraries "$folder"
@@ -104,12 +132,16 @@ collect() {
   cp -r "$checkout/perf/gpu" "$checkout/perf/report" "$folder/perf/"
   cp -r "$checkout/apps/report" "$folder/apps/"  # draws the plots of perf/report
   cp -r "$checkout/c/python" "$folder/c/"
+  carry_python "$folder"
+  carry_wheels "$folder"
   mkdir -p "$folder/tests" && cp -r "$checkout/tests/device" "$folder/tests/"
   cp "$checkout/perf/gpu/day.sh" "$folder/"
   git -C "$checkout" describe --always --dirty >"$folder/git" 2>/dev/null || echo unknown >"$folder/git"
   sed -n 's/^#define KOKKOS_VERSION \([0-9]*\).*/\1/p' "$day/kokkos/include/KokkosCore_config.h" >"$folder/kokkos-version" 2>/dev/null || true
   tar -C "$day" -cJf "$day/stateport-gpu-day.tar.xz" stateport-gpu-day
   du -h "$day/stateport-gpu-day.tar.xz"
+  [ "$(stat -c %s "$day/stateport-gpu-day.tar.xz")" -le "$archive_bytes_max" ] ||
+    fail "stateport-gpu-day.tar.xz has more than $archive_bytes_max bytes: carry fewer wheels"
 }
 
 do_it mkdir -p "$day"

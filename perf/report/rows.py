@@ -280,4 +280,18 @@ def torch_rows():
     yield from rows("G5", "torch tensors, fp32 -> bf16 slot copy", "G5", limit_share=0.93)
 
 
-ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows(), *gpu_rows(), *torch_rows()]
+def transformers_rows():
+    """Of transformers_bench.py: seconds to the first token of a model with random weights, prompts of 32,768 tokens."""
+    for kind in ("dense", "moe"):
+        for chunk in (4096, 16384):
+            yield row("H1", f"transformers, {kind}, prompt that misses, passes of {chunk} tokens | generate",
+                      "transformers_bench", f"H1/{kind}/32768/chunk:{chunk}", "ours_ns", "generate_ns",
+                      ratio=1 / 1.05)
+        for name, what in (("hit", "cached prompt and 64 tokens more"), ("again", "same prompt again"),
+                           ("restart", "prompt from files after a restart")):
+            yield row("H1", f"transformers, {kind}, {what} | generate", "transformers_bench", f"{name}/{kind}/32768",
+                      "ours_ns", "generate_ns")
+
+
+ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows(), *gpu_rows(), *torch_rows(),
+        *transformers_rows()]

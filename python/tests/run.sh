@@ -97,6 +97,9 @@ STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -
 test_before
 say "what Python adds to the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
+say "the benchmark of the adapter for transformers, dry"
+"$out/env-stateport/bin/python" -B perf/gpu/transformers_bench.py --device cpu --library "$(
+  "$out/env-stateport/bin/python" -c 'import stateport; print(stateport.library_path())')" || [ $? = 77 ]
 environment core
 say "tests of the core-only wheel"
 STATEPORT_WHEEL=$(echo "$out"/core/*.whl) "$out/env-core/bin/python" -m pytest python/tests/core_only \

@@ -23,7 +23,7 @@ _HELP = "/back takes the last turn back, so that the next one branches off befor
 def talk(architecture: str, *, memory: int | str, tiers: Tiers | None, answer_tokens: int) -> None:
     """Reads lines from the terminal (or from standard input, or else says some of its own) and answers them."""
     model = tiny_model(architecture)
-    with PrefixCache(model, memory=memory, tiers=tiers) as cache:
+    with PrefixCache(model, memory=memory, tiers=tiers, skip_slow_hits=False) as cache:
         print(f"{model.config.model_type}, {sum(weight.numel() for weight in model.parameters()):,} random weights, "
               f"{cache.request_tokens:,} tokens at most. {_HELP}")
         turns, saved_s = [_SYSTEM], 0.0

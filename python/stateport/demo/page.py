@@ -36,7 +36,7 @@ class Measured:
 def write(out: pathlib.Path, architecture: str, *, memory: int | str, tiers: Tiers | None) -> None:
     """Runs the conversations and writes the page to `out`."""
     model = tiny_model(architecture)
-    with PrefixCache(model, memory=memory, tiers=tiers) as cache:
+    with PrefixCache(model, memory=memory, tiers=tiers, skip_slow_hits=False) as cache:
         measured = _measure(model, cache)
         stats = cache.stats()
         title = f"{model.config.model_type}: {_CONVERSATIONS} conversations of {_TURNS} turns"

@@ -7,6 +7,8 @@ from stateport.transformers.errors import UnsupportedModel
 from stateport.transformers.layout import CacheLayout, probe
 from stateport.transformers.prefix_cache import PrefixCache
 from stateport.transformers.request import Request, Served
+from stateport.transformers.speed import Speed
 from stateport.transformers.streaming import TokenStream
 
-__all__ = ["CacheLayout", "PrefixCache", "Request", "Served", "Tiers", "TokenStream", "UnsupportedModel", "probe"]
+__all__ = ["CacheLayout", "PrefixCache", "Request", "Served", "Speed", "Tiers", "TokenStream", "UnsupportedModel",
+           "probe"]

@@ -19,7 +19,8 @@ _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "
 _STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec
 _PROBE_TOKENS = (1, 2, 3, 4, 5, 6)
 _PROBE_PART = 3  # tokens after which the probe goes on from a cache
-_SAME = 0.05  # of the largest logit: what another order of additions in 16 bits changes, and another state exceeds
+_OTHER_TOKENS = (6, 4, 2, 5, 3, 1)
+_NOISES = 4.0  # a copy may differ by this multiple of the difference between two runs of the same passes
 # Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.24, Mamba-1): behind
 # a cached prefix they run one token at a time.
 _STEPWISE = ("jamba",)
@@ -73,27 +74,73 @@ class CacheLayout:
 
 
 def probe(model: Any) -> CacheLayout:
-    """Runs the model over a few tokens: at once, in two parts, and with the first part's cache restored.
+    """Runs the model over a few tokens, and behind them from its own cache, from a restored copy, and from wrong ones.
 
-    Raises UnsupportedModel if the model does not keep everything that a sequence needs in the recurrent and attention
-    layers of a DynamicCache."""
+    The copy must answer as the cache that it was made from: bit for bit, or, where the model itself answers the same
+    passes differently each time, no further from it than that. Each wrong cache must answer further from it. A
+    prompt in two parts may differ from the prompt in one part by any amount: scores of 16 bits choose other experts
+    there. Raises UnsupportedModel if the model does not keep everything that a sequence needs in the recurrent and
+    attention layers of a DynamicCache."""
     architecture = type(model).__name__
     if not CACHE_ARGUMENTS & inspect.signature(model.forward).parameters.keys():
         raise UnsupportedModel(f"{architecture} takes no DynamicCache: its forward has none of the arguments "
                                f"{', '.join(sorted(CACHE_ARGUMENTS))}")
-    ids = torch.tensor([_PROBE_TOKENS], device=next(model.parameters()).device)
-    whole = _run(model, ids, DynamicCache(config=model.config), [ids.shape[1]])
+    ids, others = (torch.tensor([tokens], device=next(model.parameters()).device)
+                   for tokens in (_PROBE_TOKENS, _OTHER_TOKENS))
+    cache = _begun(model, ids)
+    layout = _read(architecture, cache, getattr(model.config, "model_type", "") in _STEPWISE)
+    copied = _copied(cache, layout)
+    wanted = _answer(model, ids, cache, layout)
+    # The other prompt runs last before the copies answer: state that a model keeps elsewhere belongs to it then.
+    other = _copied(_begun(model, others), layout)
+
+    def apart(states: list[torch.Tensor], kv: list[torch.Tensor]) -> float:
+        held = fill(model.config, layout, [state.clone() for state in states], [part.clone() for part in kv])
+        return _apart(_answer(model, ids, held, layout), wanted)
+
+    restored, noise = apart(*copied), 0.0
+    if restored != 0.0:
+        noise = _NOISES * _apart(_answer(model, ids, _begun(model, ids), layout), wanted)
+    if not restored <= noise:
+        raise UnsupportedModel(f"{architecture} answers differently from a copy of its DynamicCache, by {restored:g} "
+                               f"(its own answers differ by up to {noise:g}): it keeps state elsewhere")
+    for fault, wrong in _wrong(layout, copied, other):
+        if not apart(*wrong) > noise:
+            raise UnsupportedModel(f"{architecture} answers the same from a DynamicCache {fault}, so that a wrong one "
+                                   "cannot be told from a right one: it keeps state elsewhere, or does not read it")
+    return layout
+
+
+_Held = tuple[list[torch.Tensor], list[torch.Tensor]]  # states and KV, in the order of the layout
+
+
+def _wrong(layout: CacheLayout, right: _Held, other: _Held) -> Iterator[tuple[str, _Held]]:
+    """(fault, cache): wrong caches, from which the model must not answer as from the right one."""
+    (states, kv), (other_states, other_kv) = right, other
+    yield "with the states of another prompt", (other_states, kv)
+    for kind in sorted({tensor.kind for tensor in layout.states}):
+        yield f"whose {kind} states are zero", ([
+            torch.zeros_like(state) if tensor.kind == kind else state
+            for tensor, state in zip(layout.states, states, strict=True)], kv)
+    yield "with the keys and values of another prompt", (states, other_kv)
+
+
+def _begun(model: Any, ids: torch.Tensor) -> DynamicCache:
+    """A cache of the first part of these tokens."""
     cache = DynamicCache(config=model.config)
     _run(model, ids, cache, [_PROBE_PART])
-    layout = _read(architecture, cache, getattr(model.config, "model_type", "") in _STEPWISE)
-    ends = list(range(_PROBE_PART + 1, ids.shape[1] + 1)) if layout.stepwise else [ids.shape[1]]
-    restored = _run(model, ids, _copy(model.config, cache, layout), ends)
-    continued = _run(model, ids, cache, ends)
-    for logits, how in ((continued, "computed in parts"), (restored, "continued from a restored DynamicCache")):
-        if float((logits - whole).abs().max()) > _SAME * float(whole.abs().max()):
-            raise UnsupportedModel(f"{architecture} answers differently when a prompt is {how}: it keeps state "
-                                   "elsewhere")
-    return layout
+    return cache
+
+
+def _answer(model: Any, ids: torch.Tensor, cache: DynamicCache, layout: CacheLayout) -> torch.Tensor:
+    """The logits behind the second part."""
+    count = ids.shape[1]
+    return _run(model, ids, cache, list(range(_PROBE_PART + 1, count + 1)) if layout.stepwise else [count])
+
+
+def _apart(logits: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference; 0.0: all bits are equal. Not a number where one of them is none."""
+    return 0.0 if torch.equal(logits, wanted) else float((logits - wanted).abs().max())
 
 
 def cache_argument(model: Any) -> str:
@@ -212,7 +259,7 @@ def _tensors_of(layer: Any) -> list[torch.Tensor]:
     return [tensor for tensor in found if tensor is not None]
 
 
-def _copy(config: Any, cache: DynamicCache, layout: CacheLayout) -> DynamicCache:
+def _copied(cache: DynamicCache, layout: CacheLayout) -> _Held:
     def state(tensor: StateTensor) -> torch.Tensor:
         layer = cache.layers[tensor.layer]
         held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
@@ -222,7 +269,7 @@ def _copy(config: Any, cache: DynamicCache, layout: CacheLayout) -> DynamicCache
         held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
         return held.clone()
 
-    return fill(config, layout, [state(tensor) for tensor in layout.states], [kv(tensor) for tensor in layout.kv])
+    return [state(tensor) for tensor in layout.states], [kv(tensor) for tensor in layout.kv]
 
 
 def fill(config: Any, layout: CacheLayout, states: list[torch.Tensor], kv: list[torch.Tensor]) -> DynamicCache:

@@ -26,6 +26,7 @@ from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
 from stateport.transformers.fingerprint import model_name
 from stateport.transformers.layout import CacheLayout
+from stateport.transformers.speed import Speed
 from stateport.transformers.stores import Stores, kv_bytes_per_token
 
 _POLL_S = 0.0001  # between looks at a load that is under way
@@ -36,13 +37,16 @@ Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, en
 @dataclasses.dataclass
 class Running:
     """A request that runs. cache: what the model goes on from; None: nothing is restored. position: tokens whose KV and
-    state are in the stores. live: the slot of its state."""
+    state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded. skipped: tokens of a
+    hit that was not taken: the request has ended."""
 
     number: int
     started: StartedRequest
     cache: DynamicCache | None = None
     position: int = 0
     live: int = -1
+    loaded_s: float = 0.0
+    skipped: int = 0
 
 
 class Ledger:
@@ -81,19 +85,27 @@ class Ledger:
 
     # --- The life of a request ---------------------------------------------------------------------------------------
 
-    def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None) -> Running | None:
-        """Looks a prompt up, loads what tiers have of it, and restores it. None: there is no room."""
+    def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None, speed: Speed,
+              skips: Callable[[int], bool]) -> Running | None:
+        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. speed: by which
+        loads are weighed. skips: answers whether a hit of a number of tokens is not taken."""
         with self.lock:
+            if self.tiers is not None:
+                self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),
+                                     file_bytes_per_s=speed.bytes_per_s("file"),
+                                     tokens_per_s=speed.tokens_per_s(len(tokens)))
             started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=time.monotonic() - self._clock)
             if started is None:
                 return None
             self._begin()
         running = Running(started.request, started)
         try:
+            begin = time.perf_counter()
             while self._waits(running):
                 time.sleep(_POLL_S)
+            running.loaded_s = time.perf_counter() - begin
             if started.reused_tokens or started.load_tokens:
-                self._restore(running)
+                self._restore(running, skips)
         except BaseException:
             self.abort(running)
             raise
@@ -106,18 +118,22 @@ class Ledger:
             self.tiers.end_transfers(self.book, self._stream())
             return True
 
-    def _restore(self, running: Running) -> None:
+    def _restore(self, running: Running, skips: Callable[[int], bool]) -> None:
         """A pass of one token says where the state and the KV lie; it does not run."""
         with self.lock:
             plan = self._plan(running, 1)
             if plan is None:
                 return
             start = int(plan.start[0])
-            if start > 0:
+            if start > 0 and skips(start):
+                running.skipped = start
+            elif start > 0:
                 slot = int(plan.groups[0].read_slot[0])
                 running.cache = self.stores.restore(slot, plan.kv(0)[:start])
                 running.position = start
             self.book.cancel(plan)
+            if running.skipped:
+                self.abort(running)
 
     def run(self, running: Running, count: int, forward: Forward) -> bool:
         """Runs `count` tokens by `forward`, in parts that end where the cache wants a state. False: there is no room

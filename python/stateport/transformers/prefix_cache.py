@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +15,16 @@ from stateport.cache_options import CacheStats, TierUsage
 from stateport.errors import BackendError, InvalidArgument
 from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
+from stateport.transformers import attention
 from stateport.transformers.budget import Tiers, cut, parse_bytes
 from stateport.transformers.inputs import check_ids, check_options
 from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
-from stateport.transformers.request import Request, Served, Speed
+from stateport.transformers.request import Request, Served
+from stateport.transformers.speed import Clock, Speed
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
 from stateport.transformers.streaming import TokenStream
+from stateport.transformers.warming import Warming
 
 _DEVICES = {"OpenMP": "cpu", "CUDA": "cuda", "HIP": "cuda"}  # torch's name of the device of each build
 _PAGE_TOKENS = 16  # with tiers: an image of KV has a header of 4 KiB
@@ -36,33 +41,44 @@ class PrefixCache:
     when it is full. page_tokens: KV is kept, and prompts are matched, in pages of so many tokens; None: 1, and 16 with
     tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: what the model and memory
     allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward pass.
+    speed: how long passes and loads take, where an operator knows; None: it is measured. skip_slow_hits: a hit of
+    `generate` and `stream` that takes longer than one pass over the whole prompt is not taken; False: every hit is.
     eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a random
     one, and with a folder 0: later caches find the files of those that had their seed. scrub: memory that changes
     tenant (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are
     given back. The memory in which the model computes is torch's, which clears nothing.
 
-    The model's weights must not change while the cache lives. Any thread may call. A forked process makes its own.
+    Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
+    tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
+    may call. A forked process makes its own.
     Raises UnsupportedModel, and InvalidArgument for what does not fit."""
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  state_share: float = 0.5, max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096,
-                 eviction: str = "hix", hash_seed: int | None = None, scrub: bool = False) -> None:
+                 speed: Speed | None = None, skip_slow_hits: bool = True, eviction: str = "hix",
+                 hash_seed: int | None = None, scrub: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
-        self.layout = probe(model)
-        self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
-        self.chunk_tokens = chunk_tokens
-        config = model.config.get_text_config(decoder=True)
-        sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
-                    page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
-                    requests=requests, state_share=state_share,
-                    tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
-        self.request_tokens = sizes.request_tokens
-        self.speed = Speed()
-        self.last: Served | None = None
-        self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
-                              eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
+        with contextlib.ExitStack() as undo:
+            attention.use(model)
+            undo.callback(attention.leave, model)
+            self.layout = probe(model)
+            self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
+            self.chunk_tokens = chunk_tokens
+            config = model.config.get_text_config(decoder=True)
+            sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
+                        page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
+                        requests=requests, state_share=state_share,
+                        tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
+            self.request_tokens = sizes.request_tokens
+            self.speed = speed or Speed()
+            self.clock = Clock(self.layout.device)
+            self._skip_slow_hits = skip_slow_hits
+            self.last: Served | None = None
+            self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
+                                  eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
+            undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
@@ -77,7 +93,7 @@ class PrefixCache:
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
         options.pop("attention_mask", None)
-        with self.request(input_ids, namespace=namespace, hint=hint) as request:
+        with self._request(input_ids, namespace, hint, may_skip=self._skip_slow_hits) as request:
             request.prefill()
             options[cache_argument(self.model)] = request.past_key_values
             return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
@@ -95,10 +111,28 @@ class PrefixCache:
 
     def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None,
                 hint: ReuseHint | None = None) -> Request:
-        """Starts a request for a loop of the caller's own: see Request."""
+        """Starts a request for a loop of the caller's own: see Request. It takes every hit."""
+        return self._request(input_ids, namespace, hint, may_skip=False)
+
+    def _request(self, input_ids: torch.Tensor, namespace: Namespace | None, hint: ReuseHint | None, *,
+                 may_skip: bool) -> Request:
         self._ledger.require_open()
         check_ids(self.model, input_ids)
-        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint})
+        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint, "may_skip": may_skip})
+
+    def warm_up(self, prompts: Sequence[int], tails: Sequence[int] = (), *, rounds: int = 3) -> None:
+        """Computes made-up prompts of these lengths, and behind each of them tails of those lengths, `rounds` times, so
+        that kernels are chosen and loaded before the first request, and `speed` knows how long passes take.
+
+        Prompts run as prompts that miss do, and in one pass, tails as the rest of a prompt that hits. Nothing of it is
+        cached, and no statistic changes. Raises InvalidArgument for lengths that are not positive."""
+        self._ledger.require_open()
+        for name, lengths in (("prompts", prompts), ("tails", tails), ("rounds", (rounds,))):
+            for length in lengths:
+                _require_positive(**{name: length})
+        for length in prompts:
+            for turn in range(rounds):
+                Warming(self, self._ledger.stores, measured=turn > 0).warm_up(length, tails)
 
     def ended(self, request: Request) -> None:
         """Called by a request that ends."""
@@ -107,7 +141,7 @@ class PrefixCache:
     # --- The cache ---------------------------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
-        """Hits, and why there were not more."""
+        """Hits, and why there were not more. Hits that were not taken count; speed.skipped_hits of them."""
         self._ledger.require_open()
         return self._ledger.book.stats()
 
@@ -147,6 +181,7 @@ class PrefixCache:
         what they do next raises ClosedError. Closing twice is fine."""
         if not self._ledger.book.closed:
             self._ledger.close()
+            attention.leave(self.model)
 
     @property
     def closed(self) -> bool:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,19 @@ class Served:
     """What the cache did for one request.
 
     reused_tokens: of the prompt, that were not computed; loaded_tokens: those of them that came from a tier, and
-    loaded_from which ("" : none). computed_tokens: by passes of the cache over the prompt. lost: why not more was
-    reused. cached: False: there was no room, and the request ran without the cache, from then on.
+    loaded_from which ("" : none). skipped_tokens: that were found, and computed all the same, because that is faster:
+    such a request leaves nothing in the cache. computed_tokens: by passes of the cache over the prompt. lost: why not
+    more was reused. cached: False: the request ran without the cache, from then on: there was no room, or a hit was
+    skipped.
     restore_s, prefill_s: seconds to look up, load and restore, and to compute the rest of the prompt but for its last
-    token. saved_s: what computing the reused tokens would take by the prefill speed seen so far, less restore_s."""
+    token; of a hit that was skipped until the first new token. saved_s: the time of computing the reused tokens by
+    the passes seen so far, less restore_s. All three are known after the first new token."""
 
     prompt_tokens: int
     reused_tokens: int = 0
     loaded_tokens: int = 0
     loaded_from: str = ""
+    skipped_tokens: int = 0
     computed_tokens: int = 0
     sampled_tokens: int = 0
     lost: str = "nothing"
@@ -54,21 +57,31 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         self.served = Served(len(tokens))
         self._pending: list[int] = []
         self._ended = False
-        begin = time.perf_counter()
+        # Where the passes over the prompt begin and end, until the first new token is there.
+        self._marks: list[tuple[int, Any]] | None = [(0, owner.clock.mark())]
         self._running = self._start(tokens.astype(np.int32), options)
         self.past_key_values: DynamicCache = self._cache()
-        self.served.restore_s = time.perf_counter() - begin
-        self.served.saved_s = owner.speed.saved(self.served.reused_tokens, self.served.restore_s)
+        self._mark()
 
     def _start(self, tokens: np.ndarray[Any, Any], options: dict[str, Any]) -> Running | None:
-        running = None
+        running, speed = None, self._owner.speed
+
+        def skips(reused: int) -> bool:
+            return bool(options["may_skip"] and speed.is_slow(len(tokens), reused, self._owner.layout.stepwise))
+
         if len(tokens) < self._owner.request_tokens:
-            running = self._ledger.start(tokens, options["namespace"], self._hint)
+            running = self._ledger.start(tokens, options["namespace"], self._hint, speed, skips)
         self.served.cached = running is not None
         if running is None:
             return None
-        started, self.served.reused_tokens = running.started, running.position
-        self.served.lost = started.lost
+        started = running.started
+        self.served.reused_tokens, self.served.lost = running.position, started.lost
+        if started.load_tokens and started.load_tokens in (running.position, running.skipped):
+            speed.note_load(started.load_medium, started.load_bytes, running.loaded_s)
+        if running.skipped:
+            speed.note_skip(running.skipped)
+            self.served.skipped_tokens, self.served.cached = running.skipped, False
+            return None
         if started.load_tokens and running.position == started.load_tokens:
             self.served.loaded_tokens = started.load_tokens - started.reused_tokens
             self.served.loaded_from = started.load_medium
@@ -85,18 +98,19 @@ class Request(StoppingCriteria):  # type: ignore[misc]
     # --- Tokens ------------------------------------------------------------------------------------------------------
 
     def prefill(self) -> None:
-        """Runs the prompt up to its last token, which is left for the caller's first forward pass."""
-        begin, first = time.perf_counter(), self.past_key_values.get_seq_length()
-        end = self._ids.shape[1] - 1
+        """Runs the prompt up to its last token, which is left for the caller's first forward pass. Where a hit is
+        skipped all of it is left."""
+        if self.served.skipped_tokens:
+            self.served.computed_tokens = self.served.prompt_tokens
+            return
+        first, end = self.past_key_values.get_seq_length(), self._ids.shape[1] - 1
         while (at := self.past_key_values.get_seq_length()) < end:
             count = self._part(at, end - at)
             if self._running is None or not self._ledger.run(self._running, count, self._forward):
                 self._leave()
                 self._forward(self.past_key_values, at, at + count)
+            self._mark()
         self.served.computed_tokens = end - first
-        self.served.prefill_s = time.perf_counter() - begin
-        if first == 0 or not self._owner.layout.stepwise:
-            self._owner.speed.note(self.served.computed_tokens, self.served.prefill_s)
 
     def _part(self, at: int, left: int) -> int:
         """How many of the tokens that are left to run in one pass."""
@@ -112,6 +126,35 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         for at in range(begin, end, step):
             run(self._owner.model, self._ids, cache, at, at + step)
 
+    def _mark(self) -> None:
+        if self._marks is not None:
+            self._marks.append((self.past_key_values.get_seq_length(), self._owner.clock.mark()))
+
+    def _measure(self) -> None:
+        """Notes the times until the first new token, which is there now, in `served` and in the speed."""
+        marks, self._marks = self._marks, None
+        if marks is None:
+            return
+        served, speed, clock = self.served, self._owner.speed, self._owner.clock
+        now, (at, restored) = clock.mark(), marks[1]
+        served.restore_s = clock.seconds(marks[0][1], restored)
+        if served.skipped_tokens and not served.sampled_tokens:
+            return
+        if served.skipped_tokens:
+            served.prefill_s = clock.seconds(restored, now)
+            speed.passes.note(served.prompt_tokens, served.restore_s + served.prefill_s)
+            return
+        for (begin, begin_mark), (end, end_mark) in zip(marks[1:], marks[2:], strict=False):
+            took = clock.seconds(begin_mark, end_mark)
+            served.prefill_s += took
+            if begin == 0 or not self._owner.layout.stepwise:
+                speed.passes.note(end - begin, took)
+        if served.sampled_tokens and marks[-1][0] == served.prompt_tokens - 1:
+            speed.last_tokens.note(1, clock.seconds(marks[-1][1], now))
+        if at and not served.loaded_tokens:
+            speed.restores.note(at, served.restore_s)
+        served.saved_s = speed.saved(served.prompt_tokens, served.reused_tokens, served.restore_s)
+
     def append(self, token: int) -> None:
         """The last forward pass ran one token, and `token` was sampled. Raises InvalidState after the end, ClosedError
         if the cache was closed meanwhile."""
@@ -119,6 +162,7 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             raise InvalidState("this request has ended")
         self._ledger.require_open()
         self.served.sampled_tokens += 1
+        self._measure()
         if self._running is None:
             return
         self._pending.append(token)
@@ -169,6 +213,7 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         if self._ended:
             return
         self._ended = True
+        self._measure()
         running, self._running = self._running, None
         if running is not None and keep:
             self._ledger.finish(running, self._hint)
@@ -188,35 +233,3 @@ class Request(StoppingCriteria):  # type: ignore[misc]
     def __repr__(self) -> str:
         state = "ended" if self._ended else "runs"
         return f"<Request of {self.served.prompt_tokens} tokens, {self.served.reused_tokens} reused, {state}>"
-
-
-class Speed:
-    """How fast the model computes prompts: seconds = a + b * tokens, fitted to the requests seen so far, of which later
-    ones count more."""
-
-    _KEPT = 0.9  # of the weight of a request, when the next one is seen
-
-    def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
-
-    def note(self, tokens: int, seconds: float) -> None:
-        """So many tokens of a prompt took so long."""
-        if tokens == 0:
-            return
-        seen = {"_n": 1.0, "_x": tokens, "_y": seconds, "_xx": tokens**2, "_xy": tokens * seconds}
-        for name, value in seen.items():
-            setattr(self, name, self._KEPT * getattr(self, name) + value)
-
-    def seconds_per_token(self) -> float:
-        """b; 0: nothing was seen."""
-        if self._x == 0:
-            return 0.0
-        spread = self._n * self._xx - self._x**2
-        if spread < 1e-6 * self._n * self._xx:  # prompts of one length: all of it is b
-            return self._y / self._x
-        return max((self._n * self._xy - self._x * self._y) / spread, 0.0)
-
-    def saved(self, tokens: int, spent_s: float) -> float:
-        """Seconds that computing so many tokens more takes, less those spent in place of it. 0: nothing was seen."""
-        per_token = self.seconds_per_token()
-        return tokens * per_token - spent_s if tokens and per_token else 0.0

@@ -44,6 +44,11 @@ class Stores:
         self.pages.close()
         self._states, self._kv, self._tokens = [], [], []
 
+    @property
+    def tokens(self) -> int:
+        """For whose KV there is room."""
+        return int(self._tokens[0].shape[0])
+
     def restore(self, slot: int, kv: np.ndarray[Any, Any]) -> DynamicCache:
         """A DynamicCache with the state of `slot` and the KV of the tokens that lie at kv [tokens]."""
         places = self._places(kv)
@@ -66,7 +71,11 @@ class Stores:
             memory.index_copy_(0, places, held[0, :, first:first + len(kv)].transpose(0, 1))
 
     def _places(self, kv: np.ndarray[Any, Any]) -> torch.Tensor:
-        return torch.from_numpy(kv.astype(np.int64)).to(self._layout.device)
+        places = torch.from_numpy(kv.astype(np.int64))
+        if self._layout.device.type == "cpu":
+            return places
+        # From pinned memory the copy is only enqueued: a pass does not wait for the one before.
+        return places.pin_memory().to(self._layout.device, non_blocking=True)
 
 
 def _state(cache: DynamicCache, tensor: StateTensor) -> torch.Tensor:

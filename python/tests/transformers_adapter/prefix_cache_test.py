@@ -21,7 +21,6 @@ import stateport as sp  # noqa: E402
 from stateport.demo.tiny import tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Request, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
 from stateport.transformers.layout import cache_argument  # noqa: E402
-from stateport.transformers.request import Speed  # noqa: E402
 
 PROMPT = tuple(range(3, 40))
 
@@ -155,17 +154,6 @@ def test_a_loop_of_the_callers_own(cache: PrefixCache, model: Any) -> None:
         assert tokens == wanted
         with pytest.raises(sp.InvalidState, match="has ended"):
             request.append(3)
-
-
-def test_speed_is_what_a_further_token_costs() -> None:
-    speed = Speed()
-    assert speed.saved(100, 0.5) == 0.0
-    speed.note(10, 0.5)
-    assert speed.saved(100, 0.5) == pytest.approx(100 * 0.05 - 0.5)
-    for tokens in (10, 20, 40, 80, *range(100, 200)):
-        speed.note(tokens, 0.25 + 0.01 * tokens)
-    assert speed.seconds_per_token() == pytest.approx(0.01, rel=1e-3)
-    assert speed.saved(0, 0.5) == 0.0
 
 
 # --- Requests that do not end well -----------------------------------------------------------------------------------
@@ -478,7 +466,7 @@ def test_a_model_with_state_outside_of_its_cache_is_refused() -> None:
         return out
 
     model.forward = forward
-    with pytest.raises(UnsupportedModel, match="answers differently when a prompt is computed in parts"):
+    with pytest.raises(UnsupportedModel, match="keeps state elsewhere"):
         PrefixCache(model, memory="1 MiB")
 
 
