@@ -165,7 +165,7 @@ run_perf() {
   local name
   name=$(device_name)
   step 60 report python3 -B "$here/perf/report/perf_report.py" run --programs "$results/perf/programs" \
-    --out "$results/perf/${name:-device}-$(date +%F).json" --only G1,G2,G3,G4,G5,G6,G7,G9,G10,H1,idle,align \
+    --out "$results/perf/${name:-device}-$(date +%F).json" --only G1,G2,G3,G4,G5,G6,G7,G9,G10,G11,H1,align \
     --fact "git=$(cat "$here/git")" --fact "device=$name" --fact backend=CUDA --fact build=Release \
     --fact "kokkos=$(cat "$here/kokkos-version" 2>/dev/null)"
   cat "$results/perf/report.txt"

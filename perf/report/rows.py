@@ -222,32 +222,36 @@ def gpu_rows():
     for requests in (16, 32):
         what = f"copy, {requests} requests x 48 tensors"
         name = f"G1/{requests}"
-        yield gpu("G1", f"{what} | CUB", name, peer="cub_ns", limit="limit_ns", ratio=1.15, limit_share=0.97)
+        yield gpu("G1", f"{what} | CUB", name, peer="cub_ns", limit="limit_ns", ratio=1.15, limit_share=0.95)
         yield gpu("G1", f"{what} | batched async memcpy", name, peer="memcpy_batch_ns")
         yield gpu("G1", f"{what} | loop of async memcpy", name, peer="memcpy_loop_ns", limit="limit_ns",
-                  limit_share=0.97)
+                  limit_share=0.95)
         yield gpu("G7", f"{what} | twin without Kokkos", name, peer="twin_ns", ratio=0.99)
     for requests in (1, 4):
-        yield gpu("G2", f"copy, {requests} requests, in a graph: time beyond bytes / limit", f"G2/{requests}",
-                  ours="excess_ns", ns=3000)
-    for name, what in (("plan", "plan on the device"), ("align", "align step")):
+        yield gpu("G2", f"copy, {requests} requests, in a graph; limit: one memcpy of the same bytes", f"G2/{requests}",
+                  limit="big_memcpy_ns", limit_share=0.94)
+    for name, what, ns in (("plan", "plan on the device", 2500), ("align", "align step", 3000)):
         yield gpu("G3", f"{what} without work, 512 requests: time beyond an empty kernel", f"G3/{name}",
-                  program="gpu_step_bench", ours="excess_ns", ns=2000)
-    yield gpu("idle", "plan on the device, 11 of 512 rows have work", "idle_98", program="gpu_step_bench",
-              limit="limit_ns")
+                  program="gpu_step_bench", ours="excess_ns", ns=ns)
+    yield gpu("G11", "plan on the device, 11 of 512 rows have work", "idle_98", program="gpu_step_bench",
+              limit="limit_ns", limit_share=0.93)
+    yield gpu("G11", "align step that copies 1 x 48 tensors: time beyond the twin without Kokkos", "align/1",
+              program="gpu_step_bench", ours="beyond_twin_ns", ns=2000)
     for requests in (1, 16):
         yield gpu("align", f"align step that copies {requests} x 48 tensors | twin without Kokkos", f"align/{requests}",
                   program="gpu_step_bench", peer="twin_ns", limit="limit_ns")
-    for layout, share in (("sd", 0.9), ("ds", 0.8)):
+    for layout in ("sd", "ds"):
         for window, shift in ((3, 1), (3, 2), (4, 1), (4, 2), (4, 3), (6, 1), (6, 2), (6, 3)):
+            # One kept token of sd takes less than 30 us: what a launch costs weighs more.
+            share = 1.0 if layout == "ds" else 0.8 if window - shift == 1 else 0.92
             yield gpu("G4", f"in-place conv shift by {shift}, window {window}, {layout}",
                       f"G4/{layout}/window:{window}/shift:{shift}", limit="limit_ns", limit_share=share)
-    yield gpu("G5", "fp32 -> bf16 slot copy", "G5", limit="limit_ns", limit_share=0.93)
+    yield gpu("G5", "fp32 -> bf16 slot copy", "G5", limit="limit_ns", limit_share=0.97)
     for direction in ("to_device", "to_host"):
         yield gpu("G6", f"image of a state, pinned memory, {direction} | one async memcpy", f"G6/{direction}",
-                  peer="memcpy_ns", ratio=0.95)
+                  peer="memcpy_ns", ratio=0.97)
     yield gpu("G9", "commit_step, 256 requests x 48 layers | masked gather and scatter without Kokkos", "G9",
-              program="gpu_step_bench", peer="twin_ns", limit="limit_ns", limit_share=0.9)
+              program="gpu_step_bench", peer="twin_ns", limit="limit_ns", limit_share=0.95)
     # No goal where the launch is no vendor's: what the numbers are there is said in launch_cost_bench.cpp.
     costs = (("plan/1", "a plan of 1 row"), ("plan/16", "a plan of 16 rows"), ("device_plan", "a plan on the device"),
              ("align", "an align step of 16 requests"))
@@ -272,12 +276,13 @@ def torch_rows():
             yield row(id, f"{metric} | torch indexing", "torch_copy_bench", benchmark, "ours_ns", "torch_ns", limit)
 
     for requests in (1, 4, 16, 64, 256, 512):
-        goal = {"limit_share": 0.97} if requests >= 16 else {}
-        yield from rows("G1", f"torch tensors, copy, {requests} requests x 48 tensors", f"G1/{requests}", **goal)
+        goal = {"limit_share": 0.97 if requests >= 64 else 0.95} if requests >= 16 else {}
+        yield from rows("G1", f"torch tensors, copy, {requests} requests x 48 tensors", f"G1/{requests}", triton_ratio=1,
+                        **goal)
     yield from rows("G3", "torch tensors, step with nothing to do, 512 requests", "G3", torch=False, limit="empty_ns")
-    for layout, ratio in (("sd", 2), ("ds", 4)):
-        yield from rows("G4", f"torch tensors, in-place conv shift by 1, {layout}", f"G4/{layout}", triton_ratio=ratio)
-    yield from rows("G5", "torch tensors, fp32 -> bf16 slot copy", "G5", limit_share=0.93)
+    for layout in ("sd", "ds"):
+        yield from rows("G4", f"torch tensors, in-place conv shift by 1, {layout}", f"G4/{layout}", triton_ratio=1)
+    yield from rows("G5", "torch tensors, fp32 -> bf16 slot copy", "G5", triton_ratio=1, limit_share=0.97)
 
 
 def transformers_rows():
