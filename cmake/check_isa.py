@@ -32,8 +32,13 @@ class Path:
 COPY = Path(loads=4, stores=4)
 # A tile's remainder: its stores are in blocks of their own, each under its condition.
 REMAINDER = Path(loads=4, stores=1)
-SHIFT_SD_3 = Path(loads=3, stores=3)  # other numbers of kept tokens have four loads, as COPY
-SHIFT_DS = Path(loads=6, stores=0, width=8)
+# All words of a lane of an aligned tile; see aligned_shape in gpu/launch_shape.hpp.
+ALIGNED = Path(loads=2, stores=2)
+# Four fp32 that become bf16, or four bf16 that become fp32.
+QUADS = Path(loads=4, stores=4, widths=(16,) * 4 + (8,) * 4)
+SHIFT_SD = tuple(Path(loads=tokens, stores=tokens) for tokens in (3, 5))  # 1, 2 and 4 kept tokens have four loads, as COPY
+# Rows of ds on their way to the memory that a team shares.
+SHIFT_DS = Path(loads=4, stores=0)
 # Two packs of eight fp32, each of which becomes 16 bytes.
 CONVERT = Path(loads=4, stores=2)
 CLEAR = Path(loads=0, stores=1)
@@ -54,27 +59,30 @@ class Rule:
 # Loads alone: divisions branch off before the stores.
 ENCODE = Path(loads=4, stores=0)
 DECODE = Path(loads=4, stores=0, widths=(8, 8, 2, 2))
-# Of kernels that decide rows, too, or encode; see deciding_launch_bound_min in gpu/copy_tile.hpp.
-DECIDING_REGISTERS = 80
-# The second launch bound of HIP leaves 96 vector registers of 512 to each of five waves; see gpu/copy_tile.hpp.
+# Registers of a thread that the second launch bound leaves, see gpu/launch_shape.hpp: CUDA shares 65,536 among the
+# threads of a multiprocessor, HIP 512 among the waves of a SIMD.
+CUDA_GENERAL_REGISTERS = 80
 HIP_REGISTERS = 96
-HIP_ENCODING_REGISTERS = 128  # encoding_launch_bound_min
+HIP_GENERAL_REGISTERS = 128
+HIP_DECIDING_REGISTERS = 168
 # Tables of a group are found through pointers in memory: their entries are looked at once a tile.
-ALIGN_GENERIC = 80
-BYTES = (COPY, REMAINDER, SHIFT_SD_3, SHIFT_DS)
+ALIGN_GENERIC = 90
+BYTES = (COPY, REMAINDER, *SHIFT_SD, SHIFT_DS)
 RULES = [
-    Rule("CopyRows0", BYTES, barriers=3),
-    Rule("CopyRows1", (*BYTES, CONVERT), barriers=3),
-    Rule("CopyRows2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=3, registers=DECIDING_REGISTERS),
-    Rule("CopyRowsOnDevice0", BYTES, barriers=9),
-    Rule("CopyRowsOnDevice1", (*BYTES, CONVERT), barriers=9),
-    Rule("CopyRowsOnDevice2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=9, registers=DECIDING_REGISTERS),
-    Rule("AlignStepKernel0", BYTES, barriers=15, fences=2, registers=DECIDING_REGISTERS, generic=ALIGN_GENERIC),
-    Rule("AlignStepKernel1", (*BYTES, CONVERT), barriers=15, fences=2, registers=DECIDING_REGISTERS,
+    Rule("CopyAlignedILb0E", (ALIGNED,), barriers=2, registers=32),
+    Rule("CopyAlignedILb1E", (COPY, QUADS), barriers=2, registers=40),
+    Rule("CopyRows0", BYTES, barriers=4, registers=48),
+    Rule("CopyRows1", (*BYTES, CONVERT), barriers=4, registers=CUDA_GENERAL_REGISTERS),
+    Rule("CopyRows2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=4, registers=CUDA_GENERAL_REGISTERS),
+    Rule("CopyRowsOnDevice0", BYTES, barriers=11),
+    Rule("CopyRowsOnDevice1", (*BYTES, CONVERT), barriers=11, registers=CUDA_GENERAL_REGISTERS),
+    Rule("CopyRowsOnDevice2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=11, registers=128),
+    Rule("AlignStepKernel0", BYTES, barriers=19, fences=2, generic=ALIGN_GENERIC),
+    Rule("AlignStepKernel1", (*BYTES, CONVERT), barriers=19, fences=2, registers=CUDA_GENERAL_REGISTERS,
          generic=ALIGN_GENERIC),
     Rule("ClearRows", (CLEAR,), barriers=2),
-    Rule("CommitStep0", (COPY, REMAINDER), barriers=8),
-    Rule("CommitStep1", (COPY, REMAINDER, CONVERT), barriers=8),
+    Rule("CommitStep0", (COPY, REMAINDER), barriers=9),
+    Rule("CommitStep1", (COPY, REMAINDER, CONVERT), barriers=9, registers=CUDA_GENERAL_REGISTERS),
 ]
 
 
@@ -219,11 +227,22 @@ def broken_rules(kernels, rules):
                            f"{path.stores} such stores and no other access")
 
 
+# Teams have fewer lanes there, so that a lane has more of an aligned tile.
+HIP_PATHS = {ALIGNED: Path(loads=8, stores=8), QUADS: Path(loads=2, stores=2, widths=(16, 16, 8, 8))}
+
+
 def for_hip(rule):
     """The rule on gfx942. The two stores of CommitStep's conversion are in blocks of their own there."""
-    paths = rule.paths if "CommitStep" not in rule.kernel else tuple(path for path in rule.paths if path != CONVERT)
-    encodes = ENCODE in paths
-    return replace(rule, paths=paths, registers=HIP_ENCODING_REGISTERS if encodes else HIP_REGISTERS)
+    paths = [HIP_PATHS.get(path, path) for path in rule.paths]
+    if "CommitStep" in rule.kernel:
+        paths = [path for path in paths if path != CONVERT]
+    if "CopyAlignedILb1E" in rule.kernel:
+        paths.remove(COPY)  # a part of a tile is two words a lane
+    decides = re.match("CopyRowsOnDevice|AlignStep|CommitStep", rule.kernel)
+    registers = HIP_REGISTERS
+    if re.search("[12]$", rule.kernel):
+        registers = HIP_DECIDING_REGISTERS if decides else HIP_GENERAL_REGISTERS
+    return replace(rule, paths=tuple(paths), registers=registers)
 
 
 def read_folder(vendor, folder):

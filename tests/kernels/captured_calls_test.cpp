@@ -81,6 +81,27 @@ TEST_CASE("a captured plan travels in the graph, and one that does not fit is re
   CHECK(too_long.held() == before);
 }
 
+TEST_CASE("a copy of a plan on the device may be captured any number of times") {
+  // Each captured launch has a queue of its own, while there are any left.
+  constexpr std::int32_t calls = 2100;
+  const Stream stream = Stream::default_stream();
+  constexpr std::int32_t n = 40;  // more tiles than teams that run at once
+  Numbers numbers(3 * n);
+  SlotCopier copier(numbers.store);
+  test::DeviceArray plan(upwards(n));
+  std::vector<SlotCopy> other;
+  for (std::int32_t i = 0; i < n; ++i) other.push_back(SlotCopy::whole(2 * n + i, n + i));
+  test::DeviceArray restoring(other);
+  const Pretending capture({.captures = true});
+  for (std::int32_t call = 0; call < calls; ++call) {
+    copier.copy_slots_on_device(stream, call % 2 == 0 ? plan.data() : restoring.data(), n);
+    if (call % 100 != 0 && call < calls - 10) continue;
+    const std::vector<float> held = numbers.held();
+    for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+      REQUIRE(held[static_cast<std::size_t>(n) + i] == static_cast<float>(i + (call % 2 == 0 ? 0 : 2 * n)));
+  }
+}
+
 TEST_CASE("a refused plan leaves the copier as it was") {
   const Stream stream = Stream::default_stream();
   const std::int32_t n = SlotCopier::inline_copies_max + 1;

@@ -2,6 +2,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
+#include "device_array.hpp"
 #include "slot_kernels.hpp"
 #include "store_image.hpp"
 
@@ -70,6 +71,36 @@ TEST_CASE("shifted copies between stores equal the reference, planned on host or
     test::reference::copy_shifted(src, dst, plan);
     REQUIRE(dst.matches_device(stream));
     REQUIRE(src.matches_device(stream));
+  });
+}
+
+TEST_CASE("states of many tiles are shifted and converted as the reference says") {
+  test::for_each_seed(40, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const auto layout = random.chance(50) ? ConvLayout::sd : ConvLayout::ds;
+    const auto type = random.chance(50) ? ElementType::bf16 : ElementType::fp32;
+    const std::int64_t window = random.between(2, 8);
+    const std::int64_t dim = random.chance(70) ? 16 * random.between(200, 1400) : random.between(3000, 20000);
+    const StateSpec spec =
+        StateSpec::uniform(2, {.window = window, .dim = dim, .type = type, .layout = layout},
+                           {.shape = {random.between(1, 3), 64, random.between(60, 130)}, .type = type});
+    const bool in_place = random.chance(50);
+    StoreImage image(random, spec, {.slots = 4, .misalignment_max = 0, .padding_max = 0});
+    StoreImage other(random, random.chance(50) ? test::converted_spec(random, spec) : spec,
+                     {.slots = 4, .misalignment_max = 0, .padding_max = 0});
+    const StateStore store = image.upload(stream);
+    const StateStore other_store = other.upload(stream);
+    StoreImage& written = in_place ? image : other;
+    std::vector<SlotCopy> plan = {SlotCopy::whole(0, in_place ? 0 : 3), SlotCopy::whole(2, 1)};
+    if (random.chance(70)) draw_shifts(random, spec, plan);
+    SlotCopier copier(store, in_place ? store : other_store);
+    test::DeviceArray on_device(plan);
+    if (random.chance(50))
+      copier.copy_shifted(stream, plan);
+    else
+      copier.copy_slots_on_device(stream, on_device.data(), 2);
+    test::reference::copy_shifted(image, written, plan);
+    REQUIRE(written.matches_device(stream));
   });
 }
 

@@ -40,8 +40,9 @@ inline constexpr LaunchShape aligned_shape{256, 5};
 inline constexpr LaunchShape converting_shape{256, 5};
 inline constexpr LaunchShape word_shape{256, 5};
 inline constexpr LaunchShape general_shape{256, 4};
-inline constexpr LaunchShape deciding_word_shape = general_shape;
-inline constexpr LaunchShape deciding_block_shape = general_shape;
+inline constexpr LaunchShape deciding_word_shape{256, 5};
+inline constexpr LaunchShape deciding_element_shape{256, 3};
+inline constexpr LaunchShape deciding_block_shape{256, 3};
 inline constexpr std::uint32_t stage_bytes = 8u << 10;
 #else
 /// Plans of the host: whole windows in aligned tiles.
@@ -52,9 +53,9 @@ inline constexpr LaunchShape converting_shape{on_host ? 2 : 128, 12};
 inline constexpr LaunchShape word_shape{on_host ? 2 : 128, 10};
 /// Everything else.
 inline constexpr LaunchShape general_shape{on_host ? 2 : 256, 3};
-/// Launches that decide on the device, CopyCode::words.
+/// Launches that decide on the device, by the code of their table.
 inline constexpr LaunchShape deciding_word_shape{on_host ? 2 : 512, 2};
-/// The same, CopyCode::blocks.
+inline constexpr LaunchShape deciding_element_shape = general_shape;
 inline constexpr LaunchShape deciding_block_shape{general_shape.lanes, 2};
 /// Shared memory in which a team shifts rows of a ds conv state.
 inline constexpr std::uint32_t stage_bytes = 16u << 10;
@@ -70,9 +71,9 @@ inline constexpr std::uint32_t plan_parts = code == CopyCode::words ? word_parts
 template <CopyCode code>
 inline constexpr LaunchShape plan_shape = code == CopyCode::words ? word_shape : general_shape;
 template <CopyCode code>
-inline constexpr LaunchShape deciding_shape = code == CopyCode::words    ? deciding_word_shape
-                                              : code == CopyCode::blocks ? deciding_block_shape
-                                                                         : general_shape;
+inline constexpr LaunchShape deciding_shape = code == CopyCode::words      ? deciding_word_shape
+                                              : code == CopyCode::elements ? deciding_element_shape
+                                                                           : deciding_block_shape;
 
 template <LaunchShape shape>
 using PolicyOf =
