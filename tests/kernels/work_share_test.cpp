@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the teams of a GPU launch share out rows and tiles.
-#include "gpu/tile_part.hpp"
 #include "gpu/work_share.hpp"
 
+#include "gpu/tile_part.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
