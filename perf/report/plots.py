@@ -23,6 +23,11 @@ def bandwidth(counter):
     return lambda result: result["GB_per_s"] * result["ours_ns"] / result[counter]
 
 
+def of_limit(counter):
+    """The share of the limit that a contender reaches."""
+    return lambda result: result["limit_ns"] / result[counter]
+
+
 MANUAL = "/iterations:1/manual_time"
 PLOTS = [
     Plot("bandwidth", "State copies, chunks of 1 MiB and more", "requests", "GB/s (read + written)",
@@ -33,6 +38,9 @@ PLOTS = [
          "slot_copy_bench", {n: f"C2/KiB:{n}{MANUAL}" for n in (10, 20, 48, 80)},
          {"stateport": bandwidth("ours_ns"), "memcpy per chunk": bandwidth("memcpy_ns"),
           "deep_copy per chunk": bandwidth("deep_copy_ns")}),
+    Plot("gpu-copies", "State copies on a GPU, 48 tensors a request", "requests", "share of the limit",
+         "torch_copy_bench", {n: f"G1/{n}" for n in (1, 4, 16, 64, 256, 512)},
+         {"stateport": of_limit("ours_ns"), "Triton": of_limit("triton_ns"), "torch indexing": of_limit("torch_ns")}),
     Plot("tree-match", "Prefix tree, match", "nodes in the tree", "ns per node of the path",
          "prefix_tree_bench",
          {n: f"match_in_tree_of/nodes:{n}/matched_before:1{MANUAL}" for n in (1000, 10000, 100000, 1000000)},

@@ -23,7 +23,9 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 
 /// Copies states from one or two source stores to one destination store. Binding computes the tile table once and
 /// waits for its upload; every call after that is one launch for all layers, tensors and copies, on the caller's
-/// stream, without fence, allocation or lock.
+/// stream, without fence, allocation or lock. Where a slot of each store is an image without gaps (StoreLayout::slot_major,
+/// tensors of whole 16-byte words), one in pinned memory of the host and one on the device, the vendor's copy engine
+/// copies whole states instead, one call for each.
 ///
 /// Source and destination need the same tensors (kind, shape); they may differ in memory layout, padding, alignment,
 /// strides of the conv states (sd, ds, or an engine's own: rearranged on the way; gaps stay as they are) and, for fp32,
@@ -78,7 +80,8 @@ class SlotCopier {
   void copy_shifted(const Stream& stream, CopyPlan plan, LayerRange layers = all_layers);
 
   /// copy_shifted for a plan that lies in device memory and is read when the kernel runs (a graph replay sees new
-  /// values). Parts with a slot or shift out of range are skipped; chains are the caller's to avoid.
+  /// values). Parts with a slot or shift out of range are skipped; chains are the caller's to avoid. At most 8,192 of
+  /// these calls may be under way.
   void copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count,
                             LayerRange layers = all_layers);
 

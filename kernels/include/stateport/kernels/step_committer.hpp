@@ -49,7 +49,8 @@ struct StepTargets {
 /// Speculative commit with scratch states: moves the state after one chosen step of each request from scratch to its
 /// live slot, and of another step to its checkpoint slot. One launch for all tensors, rows and both targets, on the
 /// caller's stream, without fence or allocation. fp32, fp16 and bf16 are converted where scratch and store differ.
-/// Calls must come from one thread at a time; scratch and store must stay where they are.
+/// Calls must come from one thread at a time, and at most 8,192 may be under way; scratch and store must stay where they
+/// are.
 class StepCommitter {
  public:
   /// One scratch per tensor of the destination, in its order. Throws InvalidArgument: another number of them, null
