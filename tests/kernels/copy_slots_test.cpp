@@ -71,6 +71,26 @@ TEST_CASE("images in pinned memory reach the device whole, and come back") {
   }
 }
 
+TEST_CASE("aligned states of many tiles are converted, and others are copied beside them") {
+  test::for_each_seed(12, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const auto spec = [&](ElementType type) {
+      return StateSpec::uniform(2, {.window = 4, .dim = 8 * 1100, .type = ElementType::bf16},
+                                {.shape = {3, 64, 100}, .type = type});
+    };
+    const bool to_bf16 = random.chance(50);
+    const test::ImageOptions options{.slots = 3, .misalignment_max = 0, .padding_max = 0};
+    StoreImage src(random, spec(to_bf16 ? ElementType::fp32 : ElementType::bf16), options);
+    StoreImage dst(random, spec(to_bf16 ? ElementType::bf16 : ElementType::fp32), options);
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    const std::vector<SlotCopy> plan = {SlotCopy::whole(2, 0), SlotCopy::whole(1, 2)};
+    SlotCopier(src_store, dst_store).copy_slots(stream, plan);
+    reference::copy_slots(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+  });
+}
+
 TEST_CASE("copies between stores convert types, transpose conv layouts and cross any alignment") {
   test::for_each_seed(1500, [](Random& random, std::uint64_t) {
     const Stream stream = Stream::default_stream();
