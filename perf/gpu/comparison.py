@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ways to do one work, timed against each other; ../comparison.hpp for benchmarks in Python. Standard library only."""
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Callable
 
@@ -51,6 +52,26 @@ def compare(contenders, rounds, time_ns):
         counters[f"ratio_to_{contender.name}"] = median(times) / median(ours)
     return {**counters, "p10_ns": at_share(ours, 0.1), "p90_ns": at_share(ours, 0.9),
             "aa_spread": abs(median(again) / median(ours) - 1)}
+
+
+def run_all(benchmarks, pattern, say):
+    """Returns Google Benchmark's objects of the benchmarks, {name: function that returns counters}, whose names `pattern`
+    is found in. `say(text)` names those for which a device has no memory."""
+    objects = []
+    for name, run in benchmarks.items():
+        if not re.search(pattern, name):
+            continue
+        result = {"name": name, "run_type": "iteration", "iterations": 1, "time_unit": "ns"}
+        try:
+            counters = run()
+            objects.append({**result, "real_time": counters["ours_ns"], **counters})
+        except WrongBytes as error:
+            objects.append({**result, "error_occurred": True, "error_message": str(error)})
+        except (MemoryError, RuntimeError) as error:  # torch's own error of a full device is a RuntimeError
+            if not isinstance(error, MemoryError) and "out of memory" not in str(error):
+                raise
+            say(f"{name}: not run: {error}")
+    return objects
 
 
 def fastest(candidates, time_ns, repeats=5):

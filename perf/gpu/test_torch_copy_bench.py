@@ -101,7 +101,7 @@ class Running(unittest.TestCase):
             raise error
 
         said = []
-        objects = torch_copy_bench.run_all(
+        objects = comparison.run_all(
             {"G1/1": lambda: {"ours_ns": 5}, "G1/2": lambda: raises(MemoryError("9 MiB are needed")),
              "G3": lambda: raises(comparison.WrongBytes("triton: wrong")), "G5": lambda: self.fail("not asked for")},
             "^G1/1$|^G1/2$|^G3$", said.append)
@@ -118,7 +118,7 @@ class Running(unittest.TestCase):
         workloads.ContiguousCopy.side_effect = Exhausted("tried to allocate 1 GiB")
         said = []
         suite = torch_copy_bench.Suite(None, device, workloads)
-        self.assertEqual(torch_copy_bench.run_all(suite.benchmarks(), "^G5$", said.append), [])
+        self.assertEqual(comparison.run_all(suite.benchmarks(), "^G5$", said.append), [])
         self.assertEqual(said, ["G5: not run: tried to allocate 1 GiB"])
 
     def test_the_report_asks_for_benchmarks_and_counters_that_there_are(self):
@@ -128,7 +128,7 @@ class Running(unittest.TestCase):
         log = Log()
         contenders = [log.contender(name, [2]) for name in ("ours", "triton", "torch", "empty")]
         counters = {**comparison.compare(contenders, 1, log.time_ns), "limit_ns": 1}
-        objects = torch_copy_bench.run_all({name: lambda: counters for name in names}, "", self.fail)
+        objects = comparison.run_all({name: lambda: counters for name in names}, "", self.fail)
         results = {("torch_copy_bench", None): {result["name"]: result for result in objects}}
         for row in rows.torch_rows():
             self.assertEqual(perf_report.evaluate(row, results)["status"], "measured")

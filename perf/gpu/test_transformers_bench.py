@@ -7,6 +7,7 @@ import sys
 import unittest
 from unittest import mock
 
+import comparison
 import transformers_bench
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "report"))
@@ -35,13 +36,13 @@ class Running(unittest.TestCase):
             raise error
 
         said = []
-        objects = transformers_bench.run_all(
+        objects = comparison.run_all(
             {"H1/a": lambda: raises(RuntimeError("CUDA out of memory: 1 GiB")), "hit/a": lambda: COUNTERS,
              "again/a": lambda: self.fail("not asked for")}, "^H1|^hit", said.append)
         self.assertEqual(said, ["H1/a: not run: CUDA out of memory: 1 GiB"])
         self.assertEqual([(result["name"], result["real_time"]) for result in objects], [("hit/a", 10)])
         with self.assertRaisesRegex(RuntimeError, "no kernel"):
-            transformers_bench.run_all({"H1/a": lambda: raises(RuntimeError("no kernel"))}, "", said.append)
+            comparison.run_all({"H1/a": lambda: raises(RuntimeError("no kernel"))}, "", said.append)
 
     def test_the_report_asks_for_benchmarks_and_counters_that_there_are(self):
         size = transformers_bench.SIZES["cuda"]
@@ -50,7 +51,7 @@ class Running(unittest.TestCase):
         bench.restart.return_value = COUNTERS
         found = transformers_bench.benchmarks(lambda kind: bench, transformers_bench.MODELS, size["tokens"],
                                               size["chunks"])
-        objects = transformers_bench.run_all(found, "", self.fail)
+        objects = comparison.run_all(found, "", self.fail)
         results = {("transformers_bench", None): {result["name"]: result for result in objects}}
         wanted = list(rows.transformers_rows())
         for row in wanted:

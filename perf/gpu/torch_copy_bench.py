@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import sys
 from contextlib import closing
 
@@ -117,23 +116,6 @@ class Suite:
             return counters
 
 
-def run_all(benchmarks, pattern, say):
-    """Returns Google Benchmark's objects of the benchmarks whose names `pattern` is found in."""
-    objects = []
-    for name, run in benchmarks.items():
-        if not re.search(pattern, name):
-            continue
-        result = {"name": name, "run_type": "iteration", "iterations": 1, "time_unit": "ns"}
-        try:
-            counters = run()
-            objects.append({**result, "real_time": counters["ours_ns"], **counters})
-        except MemoryError as error:
-            say(f"{name}: not run: {error}")
-        except comparison.WrongBytes as error:
-            objects.append({**result, "error_occurred": True, "error_message": str(error)})
-    return objects
-
-
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True, help="shared library of the C interface")
@@ -152,7 +134,7 @@ def main(arguments=None):
         return SKIPPED
     runtime = library.make("runtime_create", None)
     suite = Suite(library, device, workloads)
-    objects = run_all(suite.benchmarks(), options.benchmark_filter, lambda text: print(text, file=sys.stderr))
+    objects = comparison.run_all(suite.benchmarks(), options.benchmark_filter, lambda text: print(text, file=sys.stderr))
     library.runtime_destroy(runtime)
     if options.device == "cpu":
         for result in objects:

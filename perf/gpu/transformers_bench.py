@@ -20,7 +20,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import sys
 import tempfile
 import time
@@ -227,23 +226,6 @@ def benchmarks(bench_of, models, tokens, chunks):
     return found
 
 
-def run_all(found, pattern, say):
-    """Returns Google Benchmark's objects of the benchmarks whose names `pattern` is found in."""
-    objects = []
-    for name, run in found.items():
-        if not re.search(pattern, name):
-            continue
-        result = {"name": name, "run_type": "iteration", "iterations": 1, "time_unit": "ns"}
-        try:
-            counters = run()
-            objects.append({**result, "real_time": counters["ours_ns"], **counters})
-        except (MemoryError, RuntimeError) as error:  # torch's own error of a full device is a RuntimeError
-            if not isinstance(error, MemoryError) and "out of memory" not in str(error):
-                raise
-            say(f"{name}: not run: {error}")
-    return objects
-
-
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", required=True, help="shared library of the C interface")
@@ -288,7 +270,7 @@ def main(arguments=None):
 
     models = (options.model,) if options.model else MODELS
     with torch.no_grad():
-        objects = run_all(benchmarks(bench_of, models, options.tokens, options.chunks), options.benchmark_filter,
+        objects = comparison.run_all(benchmarks(bench_of, models, options.tokens, options.chunks), options.benchmark_filter,
                           lambda text: print(text, file=sys.stderr))
     if options.device == "cpu" and not options.figures:
         for result in objects:

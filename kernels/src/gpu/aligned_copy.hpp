@@ -76,8 +76,9 @@ KOKKOS_INLINE_FUNCTION void copy_aligned_tile(const Team& team, const Tile& tile
   const std::byte* src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
   std::byte* dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
   std::uint32_t elements = src_slot < 0 || src == dst ? 0 : tile.elements;
-  if constexpr (aligned_parts < converts >> 1) {
-    const TilePart range = part_of(elements, aligned_parts<converts>, part);
+  constexpr std::uint32_t parts = aligned_parts<converts>;
+  if constexpr (parts != 1) {
+    const TilePart range = part_of(elements, parts, part);
     elements = range.elements;
     src += std::uint64_t{range.first} * element_bytes(tile.src_type);
     dst += std::uint64_t{range.first} * tile.element_bytes;

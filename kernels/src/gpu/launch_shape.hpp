@@ -19,7 +19,7 @@
 /// stores any of it, and ends: the device starts teams in order, so that reads and writes stay in a small moving window
 /// of memory. On an H100 and an H200, teams of 1,024 threads that load two words of 16 bytes each came nearest to
 /// memcpy. Launches that decide on the device find no work in most steps. They have as many teams as the device runs at
-/// once, which claim tiles in order; see work_queue.hpp.
+/// once, which claim tiles in order; see team_work.hpp.
 namespace stateport::kernels {
 
 /// Tests run these launches on a host, whose teams have as few threads as can hand work to each other.

@@ -11,8 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Shifts of aligned tiles (CopyTableView::shifts_aligned). Kernels without the code for other tiles need fewer
-/// registers, so that a device runs more of their teams at once.
+/// Tiles of CopyCode::words. Kernels without the code for others need fewer registers, so that a device runs more of
+/// their teams at once.
 namespace stateport::kernels {
 
 /// So many rows of a ds tensor are whole words of 16 bytes, whatever their length.

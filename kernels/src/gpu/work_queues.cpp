@@ -6,8 +6,7 @@
 
 namespace stateport::kernels {
 
-WorkQueues::WorkQueues(std::uint32_t captured)
-    : queues_(resource_, (launches_in_flight_max + captured) * sizeof(WorkQueue)), captured_max_(captured) {
+WorkQueues::WorkQueues() : queues_(resource_, (launches_in_flight_max + captured_max) * sizeof(WorkQueue)) {
   const Stream stream = Stream::default_stream();
   fill_bytes(stream, queues_.data(), std::byte{0}, queues_.size_bytes());
   stream.synchronize();
@@ -16,7 +15,7 @@ WorkQueues::WorkQueues(std::uint32_t captured)
 WorkQueue* WorkQueues::next(const Stream& stream) {
   auto* const queues = queues_.as<WorkQueue>();
   if (detail::is_capturing(stream))
-    return captured_ < captured_max_ ? queues + launches_in_flight_max + captured_++ : nullptr;
+    return captured_ < captured_max ? queues + launches_in_flight_max + captured_++ : nullptr;
   return queues + next_++ % launches_in_flight_max;
 }
 

@@ -17,7 +17,7 @@ class WorkQueues {
   static constexpr std::uint32_t launches_in_flight_max = 8192;
   static constexpr std::uint32_t captured_max = 2048;
 
-  explicit WorkQueues(std::uint32_t captured = captured_max);
+  WorkQueues();
 
   /// The queue of the next launch on a stream. A launch that is captured keeps its own for good, since its graph may
   /// run beside any other launch. nullptr when no such queue is left. Other launches have queues by turns: at most
@@ -26,8 +26,7 @@ class WorkQueues {
 
  private:
   DeviceResource resource_;
-  Buffer queues_;  ///< [launches_in_flight_max + captured_max_]
-  std::uint32_t captured_max_;
+  Buffer queues_;  ///< [launches_in_flight_max + captured_max]
   std::uint32_t captured_ = 0;
   std::uint32_t next_ = 0;
 };
