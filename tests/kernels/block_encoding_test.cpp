@@ -83,7 +83,9 @@ std::vector<float> random_block(Random& random) {
 
 TEST_CASE("no element of a block is farther from what is decoded than half of the scale") {
   double worst = 0;
+  int blocks = 0;
   test::for_each_seed(20'000, [&](Random& random, std::uint64_t) {
+    ++blocks;
     const std::vector<float> elements = random_block(random);
     const Block block = encode(elements);
     const std::vector<float> decoded = decode(block);
@@ -107,7 +109,7 @@ TEST_CASE("no element of a block is farther from what is decoded than half of th
     REQUIRE(scale >= (block.scale == 0 ? 0.0 : largest / 127 * (1 - 0x1p-23)));
   });
   MESSAGE("largest error: " << worst << " of a scale");
-  CHECK(worst > 0.49);
+  if (blocks >= 100) CHECK(worst > 0.49);  // a few blocks have no element so near to the middle
 }
 
 TEST_CASE("encoding what was decoded gives the same bytes") {

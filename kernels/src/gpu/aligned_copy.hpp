@@ -5,6 +5,7 @@
 #include "../element_copy.hpp"
 #include "../global_memory.hpp"
 #include "launch_shape.hpp"
+#include "tile_copy.hpp"
 #include "tile_part.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -67,14 +68,11 @@ KOKKOS_INLINE_FUNCTION void convert_aligned_quads(std::uint32_t lane, std::byte*
       [&](std::uint64_t i, const From& quad) { to[i] = convert(quad); });
 }
 
-/// Part `part` of what a tile holds of `row`. No branch comes before the tile's record is read: all of it is under way
-/// at once.
+/// Part `part` of what a tile holds of `row`, whole windows.
 template <bool converts>
 KOKKOS_INLINE_FUNCTION void copy_aligned_tile(const Team& team, const Tile& tile, std::uint32_t part,
                                               const SlotCopy& row) {
-  const std::int32_t src_slot = tile.kind == StateKind::conv ? row.src_slot : row.recurrent_src_slot;
-  const std::byte* src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
-  std::byte* dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
+  auto [src, dst, src_slot, shift] = copy_of(tile, row);
   std::uint32_t elements = src_slot < 0 || src == dst ? 0 : tile.elements;
   constexpr std::uint32_t parts = aligned_parts<converts>;
   if constexpr (parts != 1) {

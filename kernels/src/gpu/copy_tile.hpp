@@ -10,6 +10,7 @@
 #include "../shifted_copy.hpp"
 #include "launch_shape.hpp"
 #include "shift_rows.hpp"
+#include "tile_copy.hpp"
 #include "word_tile.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -63,29 +64,23 @@ template <std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void shift_ds(const Team& team, std::byte* stage, const Tile& tile, std::byte* dst,
                                      const std::byte* src, std::uint32_t shift) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  const auto first = static_cast<std::uint32_t>(tile.first_element);
-  const std::uint32_t begin = channel_bound(tile, first);
-  const std::uint64_t offset = std::uint64_t{begin} * tile.window * tile.element_bytes;
+  const Channels channels = channels_of(tile);
+  const std::uint64_t offset = std::uint64_t{channels.begin} * tile.window * tile.element_bytes;
   const ShiftedRows rows{.dst = dst + offset,
                          .src = src + offset,
-                         .rows = channel_bound(tile, first + tile.elements) - begin,
+                         .rows = channels.end - channels.begin,
                          .window = tile.window,
                          .shift = shift,
                          .element_bytes = tile.element_bytes};
   shift_rows(lane, lanes, rows, in_team_memory(stage), stage_bytes, [&] { team.team_barrier(); });
 }
 
-/// The part of `row` that a tile holds, in any mode. No branch comes before the tile's record is read: all of it is
-/// under way at once.
+/// The part of `row` that a tile holds, in any mode.
 template <CopyCode code, std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void copy_any_tile(const Team& team, std::byte* stage, const TensorRoute& route,
                                           const Tile& tile, const SlotCopy& row) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  const bool conv = tile.kind == StateKind::conv;
-  const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
-  const auto shift = static_cast<std::uint32_t>(conv ? row.conv_shift : 0);
-  const std::byte* src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
-  std::byte* const dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
+  auto [src, dst, src_slot, shift] = copy_of(tile, row);
   std::uint32_t bytes = src_slot < 0 ? 0 : tile.bytes();
   if (shift != 0 || tile.mode != TensorRoute::Mode::bytes) {
     if (bytes == 0 || (shift != 0 && shift >= tile.window)) return;

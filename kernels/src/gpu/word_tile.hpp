@@ -5,6 +5,7 @@
 #include "../global_memory.hpp"
 #include "../shifted_copy.hpp"
 #include "launch_shape.hpp"
+#include "tile_copy.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -14,16 +15,6 @@
 /// Tiles of CopyCode::words. Kernels without the code for others need fewer registers, so that a device runs more of
 /// their teams at once.
 namespace stateport::kernels {
-
-/// So many rows of a ds tensor are whole words of 16 bytes, whatever their length.
-inline constexpr std::uint32_t row_group = 16;
-
-/// The channel at which a range of a ds tensor's elements begins or ends, at the start of a group of rows. Ranges that
-/// meet at `element` round it alike.
-KOKKOS_INLINE_FUNCTION std::uint32_t channel_bound(const Tile& tile, std::uint32_t element) {
-  if (element == tile.window * tile.dim) return tile.dim;
-  return element / tile.window / row_group * row_group;
-}
 
 /// Writes the words [first, words) of some rows, each `step` words from the next, whose old elements are in `stage`.
 /// These words lie alike in their rows: which of their elements the shift moves is found once.
@@ -74,9 +65,7 @@ KOKKOS_INLINE_FUNCTION void write_word_rows(std::uint32_t lane, std::uint32_t la
 template <std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void shift_word_rows(const Team& team, std::uint32_t lane, std::byte* stage, const Tile& tile,
                                             std::byte* dst, const std::byte* src, std::uint32_t shift) {
-  const auto first = static_cast<std::uint32_t>(tile.first_element);
-  const std::uint32_t begin = channel_bound(tile, first);
-  const std::uint32_t end = channel_bound(tile, first + tile.elements);
+  const auto [begin, end] = channels_of(tile);
   const std::uint32_t row_bytes = tile.window * tile.element_bytes;
   const std::uint32_t stage_rows = stage_bytes / row_bytes / row_group * row_group;
   for (std::uint32_t row = begin; row < end; row += stage_rows) {
@@ -93,16 +82,11 @@ KOKKOS_INLINE_FUNCTION void shift_word_rows(const Team& team, std::uint32_t lane
   }
 }
 
-/// The part of `row` that a tile holds. `stage`: memory of the team, nullptr without ds tensors. No branch comes before
-/// the tile's record is read.
+/// The part of `row` that a tile holds. `stage`: memory of the team, nullptr without ds tensors.
 template <std::uint32_t lanes>
 KOKKOS_INLINE_FUNCTION void copy_word_tile(const Team& team, std::byte* stage, const Tile& tile, const SlotCopy& row) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  const bool conv = tile.kind == StateKind::conv;
-  const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
-  const auto shift = static_cast<std::uint32_t>(conv ? row.conv_shift : 0);
-  const std::byte* src = in_global_memory(tile.src_of(Kokkos::max(src_slot, 0)));
-  std::byte* const dst = in_global_memory(tile.dst_of(Kokkos::max(row.dst_slot, 0)));
+  auto [src, dst, src_slot, shift] = copy_of(tile, row);
   std::uint32_t bytes = src_slot < 0 ? 0 : tile.bytes();
   if (shift != 0) {
     if (bytes == 0 || shift >= tile.window) return;
