@@ -114,7 +114,7 @@ class TierWorkload {
   }
   void run(std::span<const Transfer> plan) {
     const Stream stream = Stream::default_stream();
-    tiers_.execute(stream, {plan});
+    tiers_.execute(stream, plan);
     const std::size_t count = tiers_.poll(stream, results_);
     require_true(count == static_cast<std::size_t>(images_) && tiers_.in_flight() == 0, "a transfer was not answered");
     for (std::size_t i = 0; i < count; ++i)

@@ -270,35 +270,41 @@ PROMPT_SEARCH = ("everywhere", "known", "device")
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=POINTER(Namespace), media=POINTER(MediaKey),
                 media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double, search=c_int32)
 StartedRequest = struct("StartedRequest", request=c_int64, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
-                        load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32)
+                        load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32, transfers=POINTER(Transfer),
+                        transfer_count=c_size_t)
 PassBatch = struct("PassBatch", request=INT64S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
 StateSave = plain_struct("StateSave", row=c_int32, offset=c_int32, slot=c_int32, in_scratch=c_int32)
 GroupPlan = struct("GroupPlan", clear=INT32S, clear_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t,
                    slots=POINTER(INT32S), slot_count=INT32S, read_column=INT32S, read_bias=INT32S, write_column=INT32S,
                    read_slot=INT32S, read_recurrent_slot=INT32S, write_slot=INT32S, saves=POINTER(StateSave),
                    save_count=c_size_t)
-PassPlan = struct("PassPlan", groups=POINTER(GroupPlan), group_count=c_size_t, pass_=c_uint64, ready=c_int32,
-                  rows_without_room=c_int32, rows=c_size_t, room=POINTER(c_uint8), start=INT64S, kv=POINTER(INT32S),
-                  kv_count=INT64S, kv_tokens_per_id=c_int32, scrub_kv=INT32S, scrub_kv_count=c_size_t,
-                  scrub_scratch=INT32S, scrub_scratch_count=c_size_t, scrub_draft_rows=INT32S,
-                  scrub_draft_rows_count=c_size_t)
+PassPlan = struct("PassPlan", groups=POINTER(GroupPlan), group_count=c_size_t, pass_=c_uint64,
+                  transfers=POINTER(Transfer), transfer_count=c_size_t, ready=c_int32, rows_without_room=c_int32,
+                  rows=c_size_t, room=POINTER(c_uint8), start=INT64S, kv=POINTER(INT32S), kv_count=INT64S,
+                  kv_tokens_per_id=c_int32, scrub_kv=INT32S, scrub_kv_count=c_size_t, scrub_scratch=INT32S,
+                  scrub_scratch_count=c_size_t, scrub_draft_rows=INT32S, scrub_draft_rows_count=c_size_t)
 StepCommit = plain_struct("StepCommit", row=c_int32, live_step=c_int32, live_slot=c_int32, kept_step=c_int32,
                           kept_slot=c_int32)
 GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
                      from_scratch_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t)
 PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),
-                    has_next=c_int32, published_states=c_int32, dropped_states=c_int32)
+                    transfers=POINTER(Transfer), transfer_count=c_size_t, has_next=c_int32, published_states=c_int32,
+                    dropped_states=c_int32)
 RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S, kv_count=c_size_t,
                         kv_tokens_per_id=c_int32)
 HitPlaces = struct("HitPlaces", tokens=c_int64, kv=INT32S, kv_count=c_size_t, kv_tokens_per_id=c_int32, state=c_int32)
 (FINISHED, PREEMPTED, ABORTED) = range(3)
 REQUEST_END = ("finished", "preempted", "aborted")
+EndedRequests = struct("EndedRequests", transfers=POINTER(Transfer), transfer_count=c_size_t, copies=POINTER(SlotCopy),
+                       copy_count=c_size_t)
 (EVENT_STORED, EVENT_REMOVED, EVENT_CLEARED) = range(3)
 EVENT_KIND = ("stored", "removed", "cleared")
 CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int32, medium=c_int32, group=c_int32,
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
 RequestCacheInfo = struct("RequestCacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32,
                           running_requests=c_int32, transfers_under_way=c_size_t)
+SettledTransfers = struct("SettledTransfers", ready_requests=c_int32, transfers=POINTER(Transfer),
+                          transfer_count=c_size_t)
 Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
 SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=FLAG)
 TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c_size_t, axis=c_int32, reserved=c_int32)
@@ -422,15 +428,14 @@ FUNCTIONS = {
     "request_cache_state_slots": "pzp", "request_cache_checkpoint_slots": "pzp", "request_cache_start": "ppzpp",
     "request_cache_chunk": "pppzpp", "request_cache_plan": "ppp", "request_cache_cancel": "pu",
     "request_cache_commit": "pupzpzp", "request_cache_places": "plzp", "request_cache_insert": "pllpp",
-    "request_cache_end": "ppzip", "request_cache_end_copies": "ppp", "request_cache_request": "plp",
-    "request_cache_state": "plzp", "request_cache_reset": "p", "request_cache_stats": "pp",
-    "request_cache_prometheus": "ptpzp", "request_cache_take_events": "ppzp", "request_cache_check": "p",
-    "request_cache_take_transfers": "pp", "request_cache_settle": "ppzpp", "request_cache_loading": "ppzp",
-    "request_cache_drain": "p", "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp",
-    "request_cache_tier_usage": "pip", "model_layout_create": "ppzp", "model_layout_find": "tpp",
-    "model_layout_destroy": "p", "model_layout_fingerprint": "pp", "model_layout_spec": "ppp",
-    "slot_allocator_create": "pp", "slot_allocator_destroy": "p", "slot_allocator_describe": "pp",
-    "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
+    "request_cache_end": "ppzipp", "request_cache_request": "plp", "request_cache_state": "plzp",
+    "request_cache_reset": "p", "request_cache_stats": "pp", "request_cache_prometheus": "ptpzp",
+    "request_cache_take_events": "ppzp", "request_cache_check": "p", "request_cache_settle": "ppzp",
+    "request_cache_loading": "ppzp", "request_cache_drain": "pp", "request_cache_attach": "pipzpp",
+    "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip", "model_layout_create": "ppzp",
+    "model_layout_find": "tpp", "model_layout_destroy": "p", "model_layout_fingerprint": "pp",
+    "model_layout_spec": "ppp", "slot_allocator_create": "pp", "slot_allocator_destroy": "p",
+    "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
     "slot_allocator_release_blocks": "ppz", "slot_allocator_register_blocks": "ppppz",
     "slot_allocator_deregister_blocks": "ppz", "slot_allocator_clear_blocks": "p",
     "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p", "slot_allocator_allocate_slots": "ppzp",
@@ -448,7 +453,7 @@ FUNCTIONS = {
     "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
     "remote_store_describe": "pp", "remote_store_describe_valkey": "pp", "image_bytes": "pp",
     "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp", "state_tiers_check": "p",
-    "state_tiers_begin_transfers": "pppp", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",
+    "state_tiers_begin_transfers": "ppppz", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",
     "state_tiers_attach": "pppp", "state_tiers_execute": "pppz", "state_tiers_poll": "pppzp",
     "state_tiers_put": "pppzip", "state_tiers_get": "pppzp", "state_tiers_find": "pppzp", "state_tiers_lookup": "ppzp",
     "state_tiers_remove": "pppz", "state_tiers_keys": "pipzp", "state_tiers_drain": "ppp",

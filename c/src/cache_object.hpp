@@ -58,12 +58,27 @@ struct CacheObject final : Object {
     for (GroupCommitArrays& commit : commits) commit.reserve(requests, saves_max(cache->options()));
     state.reserve(1, 0, 0);
     end_copies.reserve(1);
+    if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 
   [[nodiscard]] CacheTiers& tiers() const {
     CacheTiers* const tiers = cache->tiers();
     require_state(tiers != nullptr, "cache", "has no tiers: its options named none");
     return *tiers;
+  }
+
+  /// Keeps transfers of an answer, behind those of the same call, until the next call. Returns where they lie.
+  const stateport_transfer* keep(TransferPlan answered) {
+    const std::size_t first = transfers.size();
+    for (const Transfer& transfer : answered) transfers.push_back(to_c(transfer));
+    return transfers.data() + first;
+  }
+  /// The same for a struct with `transfers` and `transfer_count`.
+  template <class Struct>
+  [[nodiscard]] Struct with_transfers(Struct told, TransferPlan answered) {
+    told.transfers = keep(answered);
+    told.transfer_count = answered.size();
+    return told;
   }
 
   std::size_t groups;

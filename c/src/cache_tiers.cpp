@@ -63,36 +63,19 @@ namespace {
 using HeldCache = Held<CacheObject>;
 }
 
-stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out) {
-  return guarded([&] {
-    const HeldCache held(cache, "cache");
-    const Out result(out, "out");
-    CacheTiers& tiers = held->tiers();
-    held->transfers.clear();
-    held->transfers.reserve(tiers.transfers_to_take());
-    for (const Transfer& transfer : tiers.take_transfers().transfers) held->transfers.push_back(to_c(transfer));
-    result.write({.transfers = held->transfers.data(), .count = held->transfers.size()});
-  });
-}
-
 stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
-                                                const stateport_transfer_result* results, size_t count, int32_t* loaded,
-                                                size_t* done) {
+                                                const stateport_transfer_result* results, size_t count,
+                                                stateport_settled_transfers* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
     CacheTiers& tiers = held->tiers();
-    const auto given = array(results, count, "results");
-    std::size_t& settled = checked(done, "done");
+    const Out result(out, "out");
     std::vector<TransferResult> ended;
-    for (const stateport_transfer_result& result : given) ended.push_back(from_c(result));
-    settled = 0;
-    std::int32_t loads = 0;  // one by one: `done` says how many were settled before a number that is refused
-    if (loaded != nullptr) *loaded = 0;
-    for (const TransferResult& result : ended) {
-      loads += tiers.settle({&result, 1});
-      if (loaded != nullptr) *loaded = loads;
-      ++settled;
-    }
+    for (const stateport_transfer_result& given : array(results, count, "results")) ended.push_back(from_c(given));
+    const SettledTransfers settled = tiers.settle(ended);
+    held->transfers.clear();
+    result.write(
+        held->with_transfers(stateport_settled_transfers{.ready_requests = settled.ready_requests}, settled.transfers));
   });
 }
 
@@ -109,8 +92,15 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
   });
 }
 
-stateport_status stateport_request_cache_drain(stateport_request_cache* cache) {
-  return guarded([&] { HeldCache(cache, "cache")->tiers().drain(); });
+stateport_status stateport_request_cache_drain(stateport_request_cache* cache, stateport_transfer_plan* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    CacheTiers& tiers = held->tiers();
+    const Out result(out, "out");
+    const TransferPlan transfers = tiers.drain();
+    held->transfers.clear();
+    result.write({.transfers = held->keep(transfers), .count = transfers.size()});
+  });
 }
 
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,

@@ -230,8 +230,10 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(gro
   scrub_draft_rows_.reserve(rows);
 }
 
-void PassPlanArrays::set(const PassPlan& plan) {
+void PassPlanArrays::set(const PassPlan& plan, const stateport_transfer* transfers) {
   told_ = {.pass = plan.pass,
+           .transfers = transfers,
+           .transfer_count = plan.transfers.size(),
            .ready = plan.ready ? 1 : 0,
            .rows_without_room = plan.rows_without_room,
            .rows = plan.rows.size()};

@@ -51,7 +51,8 @@ class PassPlanArrays {
   /// With room for whatever plans of such a cache tell.
   explicit PassPlanArrays(const RequestCacheOptions& options);
 
-  void set(const PassPlan& plan);
+  /// `transfers`: those of the plan.
+  void set(const PassPlan& plan, const stateport_transfer* transfers);
   /// Without the members that the caller sets: size, groups, group_count.
   [[nodiscard]] stateport_pass_plan view() const noexcept;
   [[nodiscard]] const std::vector<GroupPlanArrays>& groups() const noexcept { return groups_; }

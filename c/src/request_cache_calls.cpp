@@ -106,16 +106,18 @@ class CommitRoom {
   }
   [[nodiscard]] bool has_next() const noexcept { return next_.has_value(); }
 
-  void write(const PassCommit& commit, std::vector<GroupCommitArrays>& arrays, PassPlanArrays& next) const {
-    for (std::size_t group = 0; group < commit.groups.size(); ++group) arrays[group].set(commit.groups[group]);
-    groups_.write(arrays);
+  void write(const PassCommit& commit, CacheObject& cache) const {
+    for (std::size_t group = 0; group < commit.groups.size(); ++group) cache.commits[group].set(commit.groups[group]);
+    groups_.write(cache.commits);
     if (commit.next) {
-      next.set(*commit.next);
-      next_->write(next);
+      cache.plan.set(*commit.next, nullptr);
+      next_->write(cache.plan);
     }
     to_.write({.groups = settings_.groups,
                .group_count = settings_.group_count,
                .next = settings_.next,
+               .transfers = cache.keep(commit.transfers),
+               .transfer_count = commit.transfers.size(),
                .has_next = commit.next ? 1 : 0,
                .published_states = commit.published_states,
                .dropped_states = commit.dropped_states});
@@ -201,11 +203,12 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
     const OutArray result(out, count, "out");
     std::size_t& started = checked(done, "done");
     started = 0;
+    held->transfers.clear();
     for (ReadPrompt& given : wanted) {
       given.prompt.media = given.media;
       const auto request = held->cache->start(given.prompt);
       if (!request) throw_no_room(*held->cache);
-      result.write(started, to_c(*request));
+      result.write(started, held->with_transfers(to_c(*request), request->transfers));
       ++started;
     }
   });
@@ -232,7 +235,9 @@ stateport_status stateport_request_cache_plan(stateport_request_cache* cache, co
     const HeldCache held(cache, "cache");
     const PlanRoom room(out, "out", held->groups);
     read_rows(batch, held->rows);
-    held->plan.set(held->cache->plan(held->rows));
+    const PassPlan plan = held->cache->plan(held->rows);
+    held->transfers.clear();
+    held->plan.set(plan, held->keep(plan.transfers));
     room.write(held->plan);
   });
 }
@@ -249,8 +254,10 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
     const CommitRoom room(out, "out", held->groups);
     require(room.has_next() || !held->cache->options().overlap, "next", "null",
             "must point to room for a plan, because the cache overlaps passes");
-    room.write(held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled")),
-               held->commits, held->plan);
+    const PassCommit commit =
+        held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled"));
+    held->transfers.clear();
+    room.write(commit, *held);
   });
 }
 
@@ -276,14 +283,16 @@ stateport_status stateport_request_cache_insert(stateport_request_cache* cache, 
     const CommitRoom after(commit, "commit", held->groups);
     const auto inserted = held->cache->insert(RequestId{request}, tokens);
     if (!inserted) throw NoCapacity("blocks of KV or states", 1, 0);
-    held->plan.set(inserted->plan);
+    held->transfers.clear();
+    held->plan.set(inserted->plan, held->keep(inserted->plan.transfers));
     before.write(held->plan);
-    after.write(inserted->commit, held->commits, held->plan);
+    after.write(inserted->commit, *held);
   });
 }
 
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,
-                                             int32_t how, const stateport_reuse_hint* hints) {
+                                             int32_t how, const stateport_reuse_hint* hints,
+                                             stateport_ended_requests* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const auto named = array(requests, count, "requests");
@@ -297,19 +306,17 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
     const bool copies =
         options.index == CacheIndex::tree && slot_layout(options).separate_checkpoints && end != RequestEnd::aborted;
     require(count <= 1 || !copies, "count", count, "must be 1 with index tree and separate_checkpoints");
-    held->end_copies.clear();
-    for (std::size_t i = 0; i < count; ++i)
-      to_c(held->cache->end(RequestId{named[i]}, end, known[i]), held->end_copies);
-  });
-}
-
-stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
-                                                    size_t* count) {
-  return guarded([&] {
-    const HeldCache held(cache, "cache");
-    const stateport_slot_copy*& told = checked(copies, "copies");
-    checked(count, "count") = held->end_copies.size();
-    told = held->end_copies.data();
+    require(out != nullptr || !copies, "out", "null", "must be given with index tree and separate_checkpoints");
+    std::optional<Out<stateport_ended_requests>> result;
+    if (out != nullptr) result.emplace(out, "out");
+    EndedRequest ended;
+    for (std::size_t i = 0; i < count; ++i) ended = held->cache->end(RequestId{named[i]}, end, known[i]);
+    held->transfers.clear();
+    to_c(ended.copies, held->end_copies);
+    if (!result) return;
+    result->write(held->with_transfers(
+        stateport_ended_requests{.copies = held->end_copies.data(), .copy_count = held->end_copies.size()},
+        ended.transfers));
   });
 }
 

@@ -63,46 +63,59 @@ struct TiersObject final : Object {
     if (before == cache) return;
     require_state(tiers.in_flight() == 0 && (before == nullptr || (of_cache.empty() && elsewhere.empty())), "cache",
                   "transfers of another cache, or of the engine, are under way");
+    waiting.clear();
+    waiting.reserve(cache->tiers().transfers_max());
     of_cache.clear();
     elsewhere.clear();
     loaded = 0;
     served = cache;
   }
-  /// Takes the transfers that the cache has named. They begin, or have failed. Returns how many there are.
-  std::size_t begin(CacheTiers& cache, const Stream& stream);
-  void fail(CacheTiers& cache, const Stream& stream, TransferPlan plan);
-  void note_elsewhere(TransferPlan plan);
+  /// Throws if begin() of this number of transfers would run out of memory, and for a stream that captures.
+  void prepare(const Stream& stream, std::size_t transfers) {
+    tiers.execute(stream, {});
+    tiers.reserve(transfers);
+    stateport::detail::reserve_amortised(elsewhere, elsewhere.size() + transfers);
+  }
+  /// Begins transfers of the cache, or they have failed. Precondition: prepare().
+  void begin(CacheTiers& cache, const Stream& stream, TransferPlan transfers);
+  /// Begins those that wait. They still do if that throws for memory or for the stream.
+  void begin_waiting(CacheTiers& cache, const Stream& stream) {
+    prepare(stream, waiting.size());
+    try {
+      begin(cache, stream, waiting);
+    } catch (...) {
+      waiting.clear();
+      throw;
+    }
+    waiting.clear();
+  }
+  void fail(CacheTiers& cache, const Stream& stream, TransferPlan transfers);
+  void note_elsewhere(TransferPlan transfers);
   void drop(const Stream& stream, const Transfer& transfer);
 
   TierStores stores;
   PinnedResource memory;
   StateTiers tiers;
-  std::weak_ptr<CacheObject> served;  ///< whose transfers begin_transfers takes
+  std::weak_ptr<CacheObject> served;  ///< whose transfers begin_transfers begins
+  std::vector<Transfer> waiting;      ///< its answers to end_transfers, which had no memory to begin them
   std::int32_t loaded = 0;            ///< that the cache was told of, and the engine not yet
   std::vector<TransferResult> of_cache;
   std::vector<TransferResult> own;
   std::vector<stateport_transfer> elsewhere;  ///< loads that are the engine's to carry out
 };
 
-std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
-  tiers.execute(stream, {});  // refuses a stream that captures before anything is taken
-  const std::size_t most = cache.transfers_to_take();
-  tiers.reserve(most);
-  stateport::detail::reserve_amortised(elsewhere, elsewhere.size() + most);
-  const TransferPlan plan = cache.take_transfers();
-  const std::size_t count = plan.transfers.size();
-  note_elsewhere(plan);
+void TiersObject::begin(CacheTiers& cache, const Stream& stream, TransferPlan transfers) {
+  note_elsewhere(transfers);
   try {
-    tiers.execute(stream, plan);
+    tiers.execute(stream, transfers);
   } catch (const InvalidArgument&) {
-    fail(cache, stream, plan);
+    fail(cache, stream, transfers);
     throw;
   }
-  return count;
 }
 
-void TiersObject::note_elsewhere(TransferPlan plan) {
-  for (const Transfer& transfer : plan.transfers)
+void TiersObject::note_elsewhere(TransferPlan transfers) {
+  for (const Transfer& transfer : transfers)
     if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
 }
 
@@ -110,25 +123,24 @@ void TiersObject::note_elsewhere(TransferPlan plan) {
 /// the engine's own loads are told by take_loads as ever. Transfers that the cache names when it hears of this fail,
 /// too: it relies on copies that the engine has yet to enqueue, and a later call of begin_transfers may come before
 /// that.
-void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan plan) {
-  while (!plan.transfers.empty()) {
+void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan transfers) {
+  while (!transfers.empty()) {
     std::vector<TransferResult> failed;
-    for (const Transfer& transfer : plan.transfers) {
+    for (const Transfer& transfer : transfers) {
       if (transfer.kind == Transfer::Kind::drop)
         drop(stream, transfer);
       else if (transfer.from != Medium::elsewhere)
         failed.push_back({transfer.id, TransferStatus::failed});
     }
-    cache.settle(failed);
-    plan = cache.take_transfers();
-    note_elsewhere(plan);
+    transfers = cache.settle(failed).transfers;
+    note_elsewhere(transfers);
   }
 }
 
 void TiersObject::drop(const Stream& stream, const Transfer& transfer) {
   if (transfer.from != Medium::host && tiers.files() == nullptr) return;
   try {
-    tiers.execute(stream, {{&transfer, 1}});
+    tiers.execute(stream, {&transfer, 1});
   } catch (const InvalidArgument&) {
     // A content or group that is not here, of which there is no image either.
   }
@@ -246,6 +258,15 @@ stateport_state_tiers_info describe(const StateTiers& tiers) {
   return info;
 }
 
+std::vector<Transfer> read_transfers(const stateport_transfer* transfers, std::size_t count) {
+  std::vector<Transfer> wanted;
+  for (const stateport_transfer& transfer : array(transfers, count, "transfers")) {
+    wanted.push_back(from_c(transfer));
+    require(transfer.id < StateTiers::first_own_id, "id", transfer.id, "must be below 2^63");
+  }
+  return wanted;
+}
+
 std::vector<SlotImage> read_images(const stateport_slot_image* images, std::size_t count) {
   std::vector<SlotImage> wanted;
   for (const stateport_slot_image& image : array(images, count, "images")) {
@@ -299,14 +320,18 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers) {
 // Calls that hold a cache and tiers take the cache first.
 
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
-                                                       stateport_request_cache* cache, size_t* begun) {
+                                                       stateport_request_cache* cache,
+                                                       const stateport_transfer* transfers, size_t count) {
   return guarded([&] {
     const HeldCache held_cache(cache, "cache");
     const HeldTiers held(tiers, "tiers");
     CacheTiers& below = held_cache->tiers();
+    const Stream on = Stream::from_native(stream);
+    const std::vector<Transfer> plan = read_transfers(transfers, count);
     held->serve(find<CacheObject>(cache, "cache"));
-    const std::size_t count = held->begin(below, Stream::from_native(stream));
-    if (begun != nullptr) *begun = count;
+    held->begin_waiting(below, on);
+    held->prepare(on, plan.size());
+    held->begin(below, on, plan);
   });
 }
 
@@ -318,11 +343,13 @@ stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tier
     CacheTiers& below = held_cache->tiers();
     const Stream on = Stream::from_native(stream);
     held->serve(find<CacheObject>(cache, "cache"));
+    held->begin_waiting(below, on);
     held->gather(on);
-    // A cache that refuses them at this time gets them with the next call.
-    held->loaded += below.settle(held->of_cache);
+    const SettledTransfers settled = below.settle(held->of_cache);
     held->of_cache.clear();
-    static_cast<void>(held->begin(below, on));
+    held->loaded += settled.ready_requests;
+    held->waiting.assign(settled.transfers.begin(), settled.transfers.end());
+    held->begin_waiting(below, on);
     if (loaded != nullptr) *loaded = held->loaded;
     held->loaded = 0;
   });
@@ -367,12 +394,7 @@ stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, voi
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
     require_state(held->served.expired(), "execute", "a cache's transfers are begun by begin_transfers");
-    std::vector<Transfer> plan;
-    for (const stateport_transfer& transfer : array(transfers, count, "transfers")) {
-      plan.push_back(from_c(transfer));
-      require(transfer.id < StateTiers::first_own_id, "id", transfer.id, "must be below 2^63");
-    }
-    held->tiers.execute(Stream::from_native(stream), {.transfers = plan});
+    held->tiers.execute(Stream::from_native(stream), read_transfers(transfers, count));
   });
 }
 

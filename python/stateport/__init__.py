@@ -25,6 +25,7 @@ from stateport.cache_options import (
     StateGroup,
     TierUsage,
 )
+from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
 from stateport.copier import SlotCopier
@@ -44,7 +45,7 @@ from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_hando
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
-from stateport.passes import GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
+from stateport.passes import EndedRequests, GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
 from stateport.remote_store import REMOTE_COMPLETION, InProcessObjects, InProcessStore, RemoteStore, ValkeyStore
 from stateport.request_cache import RequestCache
@@ -87,6 +88,7 @@ __all__ = [
     "ClosedError",
     "ColumnLayout",
     "DeviceArray",
+    "EndedRequests",
     "Error",
     "Eviction",
     "FileTier",
@@ -125,6 +127,7 @@ __all__ = [
     "Resharder",
     "ReuseHint",
     "Runtime",
+    "SettledTransfers",
     "Shard",
     "SharedLayout",
     "SlotAllocator",

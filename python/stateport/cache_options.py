@@ -9,6 +9,7 @@ from typing import Any
 
 from stateport import _c
 from stateport._arguments import of_kind
+from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.hashing import check_seed
@@ -155,7 +156,8 @@ class StartedRequest:
     last token of the prompt are reused, or the request waits for a tier. load_tokens: > 0: more is on its way from
     a tier (load_bytes, from load_medium), and the first pass begins behind so many tokens; until then `chunk` says
     0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens from "remote":
-    that tier is being asked first. Until then `loading` of the request is true."""
+    that tier is being asked first. Until then `loading` of the request is true. transfers: TRANSFER [n], see
+    CacheTiers."""
 
     request: int
     reused_tokens: int
@@ -164,11 +166,12 @@ class StartedRequest:
     load_tokens: int
     load_bytes: int
     load_medium: str
+    transfers: Records = dataclasses.field(repr=False, compare=False)
 
 
-def started(struct: Any) -> StartedRequest:
+def started(struct: Any, transfers: Records) -> StartedRequest:
     return StartedRequest(struct.request, struct.reused_tokens, LOST_REASONS[struct.lost], struct.lost_tokens,
-                          struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium])
+                          struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium], transfers)
 
 
 @dataclasses.dataclass(frozen=True)

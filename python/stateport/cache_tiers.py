@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request cache keeps below the device: transfers as plain data, for an engine that moves bytes by its own
-means. StateTiers does all of this by two calls."""
+"""What a request cache keeps below the device: transfers as plain data. StateTiers carries them out, or an engine by its
+own means."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,27 +28,34 @@ def _telling(done: ctypes.c_size_t) -> Iterator[None]:
         raise
 
 
+NO_TRANSFERS = np.zeros(0, TRANSFER)
+NO_TRANSFERS.flags.writeable = False
+
+
+def answered_transfers(struct: Any) -> Records:
+    """A copy of the transfers of an answer."""
+    return copied(struct.transfers, struct.transfer_count, TRANSFER) if struct.transfer_count else NO_TRANSFERS
+
+
+class SettledTransfers(NamedTuple):
+    """ready_requests: requests that have all that was loaded for them, or will not get it. transfers: TRANSFER [n]."""
+
+    ready_requests: int
+    transfers: Records
+
+
 class CacheTiers(_library.Object):
-    """The part of RequestCache that speaks of tiers. The order of calls is in stateport/c/cache_tiers.h."""
+    """The part of RequestCache that speaks of tiers. An answer with the member `transfers` (of start, plan, insert,
+    commit, settle, and of finish if it has copies) names all transfers that were decided since the last such answer.
+    They must be enqueued before all else that the answer names. The order of calls is in stateport/c/cache_tiers.h."""
 
-    def take_transfers(self) -> Records:
-        """What to move between the device and the tiers: TRANSFER [n]. Call it after every plan, insert and commit,
-        before their answers are enqueued."""
-        out = _c.TransferPlan()
+    def settle(self, results: Any = ()) -> SettledTransfers:
+        """These transfers ended: TRANSFER_RESULT [n]. Without results it asks for transfers of calls whose answers name
+        none. Raises InvalidArgument, and settles nothing, for one that is not under way."""
+        array, out = records("results", results, TRANSFER_RESULT), _c.SettledTransfers()
         with self._turn:
-            calls.request_cache_take_transfers(self.handle, ctypes.byref(out))
-            return copied(out.transfers, out.count, TRANSFER)
-
-    def settle(self, results: Any) -> int:
-        """These transfers ended: TRANSFER_RESULT [n]. Answers how many requests have all that was loaded for them, or
-        will not get it. Raises InvalidArgument at the first one that is not under way; the `done` ones before it count
-        (a member of the exception)."""
-        array = records("results", results, TRANSFER_RESULT)
-        loaded, done = ctypes.c_int32(), ctypes.c_size_t()
-        with _telling(done):
-            calls.request_cache_settle(self.handle, address(array), len(array), ctypes.byref(loaded),
-                                       ctypes.byref(done))
-        return loaded.value
+            calls.request_cache_settle(self.handle, address(array), len(array), ctypes.byref(out))
+            return SettledTransfers(int(out.ready_requests), answered_transfers(out))
 
     def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """[n] whether something is being asked or loaded for the request, or was being loaded when it ended. Until then
@@ -58,10 +65,13 @@ class CacheTiers(_library.Object):
         calls.request_cache_loading(self.handle, address(rows), len(rows), address(out))
         return out.astype(np.bool_)
 
-    def drain(self) -> None:
-        """Names stores of all checkpoints, and copies of all that is on the host, to files, or without these to the
-        remote tier. All is written when a call names nothing and nothing is under way."""
-        calls.request_cache_drain(self.handle)
+    def drain(self) -> Records:
+        """Answers stores of all checkpoints, and copies of all that is on the host, to files, or without these to the
+        remote tier: TRANSFER [n]. All is written when a call names nothing and nothing is under way."""
+        out = _c.TransferPlan()
+        with self._turn:
+            calls.request_cache_drain(self.handle, ctypes.byref(out))
+            return copied(out.transfers, out.count, TRANSFER)
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no

@@ -15,6 +15,7 @@ import numpy as np
 
 from stateport import _c
 from stateport._arrays import SLOT_COPY, STATE_SAVE, STEP_COMMIT, Int32s, Int64s, Records, copied
+from stateport.cache_tiers import NO_TRANSFERS, answered_transfers
 from stateport.errors import ClosedError, InvalidArgument
 
 Check = Callable[[], None]
@@ -35,6 +36,14 @@ class HitPlaces(NamedTuple):
     kv: Int32s
     kv_tokens_per_id: int
     state: int
+
+
+class EndedRequests(NamedTuple):
+    """What to enqueue after requests have ended, before any later call: first the transfers (TRANSFER [n]), then the
+    copies (SLOT_COPY [n], from live slots to slots for checkpoints). Empty but for a tree with separate_checkpoints."""
+
+    transfers: Records
+    copies: Records
 
 
 class GroupPlan:
@@ -117,7 +126,8 @@ class PassPlan:
 
     ready: False: planned ahead, and where its rows begin depends on a pass that is not committed: `room` is known, the
     rest is told by the commit of that pass. rows_without_room: how many rows do not run; preempt a request for them.
-    kv_tokens_per_id: block ids: the block size; with a tree one KV index a token."""
+    kv_tokens_per_id: block ids: the block size; with a tree one KV index a token. transfers: TRANSFER [n], which come
+    before all else of the plan (CacheTiers)."""
 
     def __init__(self, owner: object, groups: int, turn: Any) -> None:
         self.owner, self._turn = owner, turn
@@ -126,6 +136,7 @@ class PassPlan:
             group.__init__()
         self._struct = _c.PassPlan(groups=self._groups, group_count=groups)
         self._current = True
+        self.transfers: Records = NO_TRANSFERS
 
     def _check(self) -> None:
         if not self._current:
@@ -239,9 +250,10 @@ class PassCommit:
 
     next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
-    room."""
+    room. transfers: TRANSFER [n], which come before the copies (CacheTiers)."""
 
     def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
+        self.transfers = answered_transfers(struct)
         self.groups = tuple(GroupCommit(group) for group in groups)
         self.published_states = int(struct.published_states)
         self.dropped_states = int(struct.dropped_states)

@@ -36,11 +36,11 @@ from stateport.cache_options import (
     plain,
     started,
 )
-from stateport.cache_tiers import CacheTiers
+from stateport.cache_tiers import CacheTiers, answered_transfers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
 from stateport.hashing import MediaKey, Namespace, media_rows
-from stateport.passes import HitPlaces, PassCommit, PassPlan
+from stateport.passes import EndedRequests, HitPlaces, PassCommit, PassPlan
 
 _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
@@ -112,11 +112,12 @@ class RequestCache(CacheTiers):
                            media_count=len(media), hint=struct_of("hint", hint, ReuseHint), now_s=now_s,
                            search=SEARCHES.index(search))
         out, done = _c.StartedRequest(), ctypes.c_size_t()
-        try:
-            calls.request_cache_start(self.handle, ctypes.byref(prompt), 1, ctypes.byref(out), ctypes.byref(done))
-        except NoCapacity:
-            return None
-        return started(out)
+        with self._turn:
+            try:
+                calls.request_cache_start(self.handle, ctypes.byref(prompt), 1, ctypes.byref(out), ctypes.byref(done))
+            except NoCapacity:
+                return None
+            return started(out, answered_transfers(out))
 
     def chunk(self, requests: Any, budgets: Any) -> Int64s:
         """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget
@@ -149,6 +150,7 @@ class RequestCache(CacheTiers):
         plan = PassPlan(self, self.groups, self._turn)
         with self._turn:
             calls.request_cache_plan(self.handle, ctypes.byref(batch), plan.address)
+            plan.transfers = answered_transfers(plan.struct)
             self._forget_plans()
             self._plans.append(plan)
         return plan
@@ -201,15 +203,14 @@ class RequestCache(CacheTiers):
 
     def insert(self, request: int, tokens: int) -> tuple[PassPlan, PassCommit] | None:
         """Inserts the KV and the state of the first `tokens` tokens of a prompt. The engine has both in memory of its
-        own: it computed them there, or another node sent them. The engine takes and enqueues the transfers (with
+        own: it computed them there, or another node sent them. The engine enqueues the transfers of the plan (with
         tiers), scrubs and clears as the plan names it, copies the KV of [start[0], tokens) to kv(0) and the state after
         them to write_slot[0] of each group, and enqueues the copies of the commit: all before any later call. The plan
         itself has no copies. The tokens count as computed from then on. The state becomes a checkpoint if the tokens
         are whole blocks (in columns: of every group, and not in mode none), whatever the placement; dropped_states is 1
         if it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached
         already. Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request
-        reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room; with tiers, transfers
-        are taken all the same. Raises InvalidArgument for a request that does not run or waits for a tier, and for
+        reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room. Raises InvalidArgument for a request that does not run or waits for a tier, and for
         tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding."""
         plan = PassPlan(self, self.groups, self._turn)
         groups, out = self._commit_room()
@@ -219,36 +220,34 @@ class RequestCache(CacheTiers):
             except NoCapacity:
                 self._forget_plans()
                 return None
+            plan.transfers = answered_transfers(plan.struct)
             self._forget_plans()
             self._plans.append(plan)
             return plan, PassCommit(out, groups, None)
 
-    def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
-        """Requests are complete: what is computed is kept where there is a state for it. Answers copies (SLOT_COPY,
-        from live slots to slots for checkpoints) that must be enqueued before any later call; none but for a tree with
-        separate_checkpoints. hints: about prompts that may continue them, one for each."""
+    def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> EndedRequests:
+        """Requests are complete: what is computed is kept where there is a state for it. hints: about prompts that may
+        continue them, one for each. With a tree and separate_checkpoints the answer must not be left out."""
         return self._ends(requests, _FINISHED, hints)
 
-    def preempt(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
+    def preempt(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> EndedRequests:
         """As finish, of requests that will start again."""
         return self._ends(requests, _PREEMPTED, hints)
 
-    def abort(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
+    def abort(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> EndedRequests:
         """As finish, but nothing more is kept than what was published."""
         return self._ends(requests, _ABORTED, hints)
 
-    def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> Records:
-        rows = int64s("requests", np.atleast_1d(as_array("requests", requests)))
+    def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> EndedRequests:
+        rows, out = int64s("requests", np.atleast_1d(as_array("requests", requests))), _c.EndedRequests()
         told = None
         if hints is not None:
             _same_length("hints", hints, rows)
             told = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
         with self._turn:
-            calls.request_cache_end(self.handle, address(rows), len(rows), how, told)
+            calls.request_cache_end(self.handle, address(rows), len(rows), how, told, ctypes.byref(out))
             self._forget_plans()
-            copies, count = ctypes.c_void_p(), ctypes.c_size_t()
-            calls.request_cache_end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
-            return copied(copies, count.value, SLOT_COPY)
+            return EndedRequests(answered_transfers(out), copied(out.copies, out.copy_count, SLOT_COPY))
 
     @contextlib.contextmanager
     def serving(self, tokens: Any, **options: Any) -> Iterator[StartedRequest]:

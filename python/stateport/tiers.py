@@ -124,7 +124,7 @@ class StateTiers(_library.Object):
 
     Under a request cache:
 
-        plan, insert or commit, or an end that answers copies → begin_transfers → enqueue what was answered
+        start, plan, insert, commit → begin_transfers, with the transfers of the answer → enqueue all else of it
         once a step, and while requests load → end_transfers
 
     Without one: put, get, find, lookup, remove, poll."""
@@ -152,13 +152,11 @@ class StateTiers(_library.Object):
 
     # --- Under a request cache ---------------------------------------------------------------------------------------
 
-    def begin_transfers(self, cache: RequestCache, stream: Any = None) -> int:
-        """Takes the cache's transfers, begins them and answers how many. Call it after every plan, insert and commit,
-        before their answers are enqueued on this stream."""
-        begun = ctypes.c_size_t()
-        served = _library.handle_of("cache", cache, RequestCache)
-        calls.state_tiers_begin_transfers(self.handle, stream_handle(stream), served, ctypes.byref(begun))
-        return begun.value
+    def begin_transfers(self, cache: RequestCache, transfers: Any, stream: Any = None) -> None:
+        """Begins the transfers of an answer of the cache (TRANSFER [n]). Call it before all else of that answer is
+        enqueued on this stream."""
+        served, array = _library.handle_of("cache", cache, RequestCache), records("transfers", transfers, TRANSFER)
+        calls.state_tiers_begin_transfers(self.handle, stream_handle(stream), served, address(array), len(array))
 
     def end_transfers(self, cache: RequestCache, stream: Any = None) -> int:
         """Tells the cache which transfers have ended, and begins what it names then: once a step, before the next

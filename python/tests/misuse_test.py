@@ -131,7 +131,7 @@ def test_an_object_that_goes_in_its_own_callback_is_destroyed_later() -> None:
 def test_an_exception_tells_how_many_were_done() -> None:
     cache = make_cache(tiers=sp.TierOptions(host_bytes=1 << 20, state_image_bytes=4096, kv_image_bytes=4096))
     with pytest.raises(sp.InvalidArgument) as raised:
-        cache.settle(np.ones(1, sp.TRANSFER_RESULT))
+        cache.attach("host", np.zeros(1, sp.IMAGE_KEY))
     assert raised.value.done == 0
 
 
@@ -260,7 +260,7 @@ def test_objects_of_another_kind_are_refused(spec: sp.StateSpec) -> None:
     for use, text in ((lambda: sp.SlotCopier(spec, store), "source is a StateSpec, and must be a StateStore"),
                       (lambda: sp.StateStore(store, 2), "spec is a StateStore"),
                       (lambda: sp.StateTiers(states=[spec], host_bytes=1), r"states\[0\] is a StateSpec"),
-                      (lambda: tiers.begin_transfers(store), "cache is a StateStore, and must be a RequestCache"),
+                      (lambda: tiers.begin_transfers(store, []), "cache is a StateStore, and must be a RequestCache"),
                       (lambda: sp.SlotCopier(store, store).copy([[0, 1]], layers=(0, 1, 9)), r"layers is \(0, 1, 9\)"),
                       (lambda: store.copy([[0, 1]], stream=True), "stream is a bool"),
                       (lambda: sp.StateTiers(states=[store], host_bytes=1, staging_bytes=-1), "staging_bytes is -1"),

@@ -19,10 +19,10 @@ def make(**options: Any) -> sp.RequestCache:
                            max_request_tokens=40, kv_tokens=80, block_size_tokens=4, tiers=tiers)
 
 
-def move(cache: sp.RequestCache, stored: set[bytes]) -> list[str]:
-    """Carries out all that the cache names, over a set of the names of images; returns the kinds of transfers."""
+def move(cache: sp.RequestCache, plan: Any, stored: set[bytes]) -> list[str]:
+    """Carries out these transfers and those that follow, over a set of the names of images; returns their kinds."""
     kinds: list[str] = []
-    while len(plan := cache.take_transfers()):
+    while len(plan):
         results = np.zeros(len(plan), sp.TRANSFER_RESULT)
         for result, transfer in zip(results, plan, strict=True):
             kind, name = sp.TRANSFER_KINDS[transfer["kind"]], transfer["image"].tobytes()
@@ -30,7 +30,7 @@ def move(cache: sp.RequestCache, stored: set[bytes]) -> list[str]:
                 stored.add(name)
             result["id"], result["status"] = transfer["id"], DONE if name in stored else GONE
             kinds.append(kind)
-        cache.settle(results)
+        plan = cache.settle(results).transfers
     return kinds
 
 
@@ -38,18 +38,15 @@ def serve(cache: sp.RequestCache, stored: set[bytes]) -> tuple[sp.StartedRequest
     started = cache.start(PROMPT)
     assert started is not None
     assert bool(cache.loading([started.request])[0]) == (started.load_medium != "device")
-    kinds = move(cache, stored)
+    kinds = move(cache, started.transfers, stored)
     while cache.computed(started.request) < len(PROMPT):
         tokens = cache.chunk([started.request], [64])
         ends = cache.computed(started.request) + int(tokens[0]) == len(PROMPT)
         plan = cache.plan([started.request], tokens)
-        move(cache, stored)
-        cache.commit(plan, [int(ends)], [1] * ends)
-        move(cache, stored)
+        move(cache, plan.transfers, stored)
+        move(cache, cache.commit(plan, [int(ends)], [1] * ends).transfers, stored)
     cache.finish(started.request)
-    move(cache, stored)
-    cache.settle(np.zeros(0, sp.TRANSFER_RESULT))
-    move(cache, stored)
+    move(cache, cache.settle().transfers, stored)
     return started, kinds
 
 
@@ -58,8 +55,7 @@ def test_what_one_cache_stored_another_one_asks_for_and_loads() -> None:
     one, other = make(), make()
     first, kinds = serve(one, stored)
     assert first.load_medium == "remote" and set(kinds) == {"find"}
-    one.drain()
-    move(one, stored)
+    move(one, one.drain(), stored)
     started, kinds = serve(other, stored)
     assert started.load_tokens == 0 and started.load_medium == "remote"
     assert set(kinds) == {"find", "load"}
@@ -72,30 +68,32 @@ def test_a_cache_that_may_not_ask_finds_nothing() -> None:
     stored: set[bytes] = set()
     one, other = make(), make(max_finds=-1)
     serve(one, stored)
-    one.drain()
-    move(one, stored)
+    move(one, one.drain(), stored)
     started, kinds = serve(other, stored)
     assert started.load_medium == "device" and not kinds
     other.set_speeds(host_bytes_per_s=1, file_bytes_per_s=1, tokens_per_s=1, remote_bytes_per_s=1, remote_latency_s=1)
 
 
-def test_an_exception_tells_what_was_settled_and_attached() -> None:
+def test_wrong_results_settle_nothing_and_an_exception_tells_what_was_attached() -> None:
     one, other = make(max_finds=-1), make()
-    request = one.start(PROMPT).request  # type: ignore[union-attr]
-    plan = one.plan([request], [len(PROMPT)])
-    assert not len(one.take_transfers())
-    one.commit(plan, [1], [1])
-    assert not len(one.take_transfers())
-    one.finish(request)
-    stores = one.take_transfers()
+    started = one.start(PROMPT)
+    assert started is not None and not len(started.transfers)
+    plan = one.plan([started.request], [len(PROMPT)])
+    assert not len(plan.transfers)
+    assert not len(one.commit(plan, [1], [1]).transfers)
+    assert not len(one.finish(started.request).transfers)
+    stores = one.settle().transfers
     assert len(stores) == one.transfers_under_way == 9  # a state, and the KV of eight blocks
     results = np.zeros(5, sp.TRANSFER_RESULT)
     results["id"], results["status"] = stores["id"][:5], DONE
-    results["id"][3] = 1 << 40
-    with pytest.raises(sp.InvalidArgument, match=str(1 << 40)) as raised:
-        one.settle(results)
-    assert raised.value.done == 3
-    assert one.transfers_under_way == 6
+    for wrong in (1 << 40, int(results["id"][0])):
+        results["id"][3] = wrong
+        with pytest.raises(sp.InvalidArgument, match=str(wrong)):
+            one.settle(results)
+        assert one.transfers_under_way == 9
+    results["id"][3] = stores["id"][3]
+    one.settle(results)
+    assert one.transfers_under_way == 4
     one.check_invariants()
 
     images = stores["image"].copy()

@@ -45,13 +45,13 @@ class Served:
     def serve(self, prompt: Any) -> sp.StartedRequest:
         started = self.cache.start(prompt)
         assert started is not None
+        self.tiers.begin_transfers(self.cache, started.transfers)
         request, give_up = started.request, time.monotonic() + 60
         while self.cache.computed(request) < len(prompt):
             self.tiers.end_transfers(self.cache)
             tokens = self.cache.chunk([request], [64])
             if not tokens[0]:
                 assert self.cache.loading([request])[0] and time.monotonic() < give_up
-                self.tiers.begin_transfers(self.cache)
                 continue
             self._pass(request, prompt, tokens)
         self.cache.finish(request)
@@ -63,7 +63,7 @@ class Served:
         plan = self.cache.plan([request], tokens)
         group, start, kv = plan.groups[0], int(plan.start[0]), plan.kv(0)
         end = start + int(tokens[0])
-        self.tiers.begin_transfers(self.cache)
+        self.tiers.begin_transfers(self.cache, plan.transfers)
         self.states.clear(group.clear)
         self.states.copy(group.copies)
         sp.synchronize()
@@ -79,17 +79,16 @@ class Served:
         assert not len(group.saves)
         last = end == len(prompt)
         commit = self.cache.commit(plan, [int(last)], [1] if last else [])
-        self.tiers.begin_transfers(self.cache)
+        self.tiers.begin_transfers(self.cache, commit.transfers)
         self.states.copy(commit.groups[0].copies)
         sp.synchronize()
         self.tiers.end_transfers(self.cache)
 
     def drain(self) -> None:
-        self.cache.drain()
         give_up = time.monotonic() + 60
-        while self.tiers.begin_transfers(self.cache) or self.cache.transfers_under_way:
+        while len(transfers := self.cache.drain()) or self.cache.transfers_under_way:
+            self.tiers.begin_transfers(self.cache, transfers)
             self.tiers.end_transfers(self.cache)
-            self.cache.drain()
             assert time.monotonic() < give_up
         self.cache.close()
         self.tiers.close()

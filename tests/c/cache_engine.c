@@ -253,7 +253,7 @@ static engine_pass commit(engine* self) {
       .size = sizeof done, .groups = groups, .group_count = self->groups, .next = &self->plan};
   CHECK_OK(
       stateport_request_cache_commit(self->cache, settled.pass, counts, (size_t)settled.rows, sampled, total, &done));
-  engine_take_transfers(self);
+  engine_carry_out(self, done.transfers, done.transfer_count);
   const bool waits = self->passes == 2 && !self->pass[1].has_run;
   CHECK(done.has_next == (waits ? 1 : 0) && (!waits || (self->plan.ready && self->plan.pass == self->pass[1].pass)));
   run_after(self, groups);
@@ -353,6 +353,7 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   request->computed = (int32_t)started.reused_tokens;
   request->end = end;
   ++self->started;
+  engine_carry_out(self, started.transfers, started.transfer_count);
   self->reused_tokens += started.reused_tokens;
   const bool asks = started.load_tokens == 0 && started.load_medium == STATEPORT_MEDIUM_REMOTE;
   request->loading = asks || started.load_tokens > 0;
@@ -368,13 +369,12 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
 }
 
 void engine_end(engine* self, int index, int32_t how) {
-  CHECK_OK(stateport_request_cache_end(self->cache, &self->requests[index].id, 1, how, NULL));
-  const stateport_slot_copy* copies = NULL;
-  size_t count = 9;
-  CHECK_OK(stateport_request_cache_end_copies(self->cache, &copies, &count));
-  CHECK(count == 0 || self->separate);
-  if (count > 0) engine_take_transfers(self);
-  copy_all(self->store[0], engine_checkpoints(self, 0), copies, count);
+  stateport_ended_requests ended = {.size = sizeof ended};
+  CHECK_OK(stateport_request_cache_end(self->cache, &self->requests[index].id, 1, how, NULL, &ended));
+  CHECK(ended.copy_count == 0 || self->separate);
+  CHECK(ended.copy_count > 0 || ended.transfer_count == 0);
+  engine_carry_out(self, ended.transfers, ended.transfer_count);
+  copy_all(self->store[0], engine_checkpoints(self, 0), ended.copies, ended.copy_count);
   self->requests[index].id = STATEPORT_NONE;
   for (int p = 0; p < self->passes; ++p)
     for (int i = 0; i < self->pass[p].rows; ++i)
@@ -429,7 +429,7 @@ static bool plan(engine* self, int32_t budget, engine_pass* pass) {
       .size = sizeof batch, .request = ids, .tokens = tokens, .drafts = drafts, .rows = (size_t)pass->rows};
   set_up_plan(self);
   CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &self->plan));
-  engine_take_transfers(self);
+  engine_carry_out(self, self->plan.transfers, self->plan.transfer_count);
   CHECK(self->plan.rows == (size_t)pass->rows);
   pass->pass = self->plan.pass;
   return self->plan.rows_without_room == 0;

@@ -146,8 +146,10 @@ void engine_step(engine* self, int32_t budget);
 void engine_settle(engine* self);
 /// Reads all events: what is removed was stored before, and numbers count up by one.
 void engine_read_events(engine* self);
-/// Carries out what the cache names, if it has tiers: at once, and some of it fails. After every plan and commit.
-void engine_take_transfers(engine* self);
+/// Carries out the transfers of an answer: at once, and some of them fail.
+void engine_carry_out(engine* self, const stateport_transfer* transfers, size_t count);
+/// The same for calls whose answers have no transfers.
+void engine_carry_out_rest(engine* self);
 /// Tells the cache how some of them ended, in any order; or all.
 void engine_settle_transfers(engine* self, bool all);
 /// The tokens that a model without a cache would have given, after those of the prompt.

@@ -107,13 +107,11 @@ static int32_t carry_out(engine* self, const stateport_transfer* transfer) {
   return STATEPORT_TRANSFER_DONE;
 }
 
-void engine_take_transfers(engine* self) {
+void engine_carry_out(engine* self, const stateport_transfer* transfers, size_t count) {
   engine_tiers* const tiers = self->tiers;
-  if (tiers == NULL) return;
-  stateport_transfer_plan plan = {.size = sizeof plan};
-  CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
-  for (size_t i = 0; i < plan.count; ++i) {
-    const stateport_transfer* const transfer = &plan.transfers[i];
+  CHECK(tiers != NULL || count == 0);
+  for (size_t i = 0; i < count; ++i) {
+    const stateport_transfer* const transfer = &transfers[i];
     CHECK(transfer->kind >= 0 && transfer->kind < 5);
     ++tiers->transfers[transfer->kind];
     if (transfer->kind == STATEPORT_TRANSFER_DROP) {
@@ -148,16 +146,10 @@ static void end_loads(engine* self, int32_t loaded) {
   CHECK(told <= loaded);  // others ended before
 }
 
-/// Those that are not settled yet: memory may run out in between.
-static stateport_status settle_rest(engine* self, size_t count, size_t* settled, int32_t* loaded) {
-  const stateport_transfer_result* const results = self->tiers->results + self->tiers->ended;
-  int32_t more = 0;
-  size_t done = 0;
-  const stateport_status status =
-      stateport_request_cache_settle(self->cache, results + *settled, count - *settled, &more, &done);
-  *settled += done;
-  *loaded += more;
-  return status;
+void engine_carry_out_rest(engine* self) {
+  stateport_settled_transfers settled = {.size = sizeof settled};
+  CHECK_OK(stateport_request_cache_settle(self->cache, NULL, 0, &settled));
+  engine_carry_out(self, settled.transfers, settled.transfer_count);
 }
 
 void engine_settle_transfers(engine* self, bool all) {
@@ -171,13 +163,11 @@ void engine_settle_transfers(engine* self, bool all) {
   }
   while (tiers->ended > 0) {
     const size_t count = all ? tiers->ended : (size_t)engine_random(self, (int32_t)tiers->ended + 1);
-    int32_t loaded = 0;
-    size_t settled = 0;
+    stateport_settled_transfers settled = {.size = sizeof settled};
     tiers->ended -= count;
-    CHECK_OK(settle_rest(self, count, &settled, &loaded));
-    CHECK(settled == count);
-    engine_take_transfers(self);
-    end_loads(self, loaded);
+    CHECK_OK(stateport_request_cache_settle(self->cache, tiers->results + tiers->ended, count, &settled));
+    engine_carry_out(self, settled.transfers, settled.transfer_count);
+    end_loads(self, settled.ready_requests);
     if (!all) return;
   }
 }

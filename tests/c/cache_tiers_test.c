@@ -40,19 +40,23 @@ static void serve(engine* self, engine_tiers* tiers, const stateport_request_cac
       engine_end(self, index, STATEPORT_PREEMPTED + engine_random(self, 2));
     engine_step(self, 3 + engine_random(self, 24));
     if (engine_random(self, 20) == 0) engine_read_events(self);
-    if (engine_random(self, 40) == 0) CHECK_OK(stateport_request_cache_drain(cache));
+    if (engine_random(self, 40) == 0) {
+      stateport_transfer_plan drained = {.size = sizeof drained};
+      CHECK_OK(stateport_request_cache_drain(cache, &drained));
+      engine_carry_out(self, drained.transfers, drained.count);
+    }
     CHECK_OK(stateport_request_cache_check(cache));
   }
   for (int index = 0; index < engine_requests; ++index)
     if (self->requests[index].id != STATEPORT_NONE) engine_end(self, index, STATEPORT_ABORTED);
-  engine_take_transfers(self);
+  engine_carry_out_rest(self);
   engine_settle_transfers(self, true);
   stateport_request_cache_info info = {.size = sizeof info};
   CHECK_OK(stateport_request_cache_describe(cache, &info));
   CHECK(info.running_requests == 0 && info.transfers_under_way == 0);
   engine_read_events(self);
   CHECK_OK(stateport_request_cache_reset(cache));
-  engine_take_transfers(self);
+  engine_carry_out_rest(self);
   // A cache that is reset forgets what lies below, too; what is shared stays.
   for (int i = 0; i < tiers->count; ++i) CHECK(tiers->image[i].medium == STATEPORT_MEDIUM_REMOTE);
   CHECK_OK(stateport_request_cache_check(cache));
@@ -178,10 +182,10 @@ static void refuse_without_tiers(void) {
   stateport_tier_usage usage = {.size = sizeof usage, .states = 5};
   const stateport_tier_speeds speeds = {.size = sizeof speeds};
   size_t done = 9;
-  CHECK_REFUSED(stateport_request_cache_take_transfers(cache, &plan), STATEPORT_INVALID_STATE, "has no tiers");
-  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 0, NULL, &done), STATEPORT_INVALID_STATE, "has no tiers");
+  stateport_settled_transfers settled = {.size = sizeof settled};
+  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 0, &settled), STATEPORT_INVALID_STATE, "has no tiers");
   CHECK_REFUSED(stateport_request_cache_loading(cache, NULL, 0, NULL), STATEPORT_INVALID_STATE, "has no tiers");
-  CHECK_REFUSED(stateport_request_cache_drain(cache), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_drain(cache, &plan), STATEPORT_INVALID_STATE, "has no tiers");
   CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_FILE, NULL, 0, NULL, &done),
                 STATEPORT_INVALID_STATE, "has no tiers");
   CHECK_REFUSED(stateport_request_cache_set_speeds(cache, &speeds), STATEPORT_INVALID_STATE, "has no tiers");
@@ -205,10 +209,8 @@ static size_t finds_of(int32_t max_finds) {
   stateport_started_request started = {.size = sizeof started};
   size_t done = 0;
   CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
-  stateport_transfer_plan plan = {.size = sizeof plan};
-  CHECK_OK(stateport_request_cache_take_transfers(cache, &plan));
   size_t finds = 0;
-  for (size_t i = 0; i < plan.count; ++i) finds += plan.transfers[i].kind == STATEPORT_TRANSFER_FIND;
+  for (size_t i = 0; i < started.transfer_count; ++i) finds += started.transfers[i].kind == STATEPORT_TRANSFER_FIND;
   CHECK_OK(stateport_request_cache_destroy(cache));
   return finds;
 }
@@ -226,31 +228,24 @@ static void refuse_answers(stateport_request_cache* cache) {
   CHECK_OK(stateport_request_cache_plan(cache, &batch, &pass));
   const stateport_transfer_result nobody = {.id = 77, .status = STATEPORT_TRANSFER_DONE};
   const stateport_transfer_result unknown = {.id = 1, .status = STATEPORT_TRANSFER_FAILED + 1};
-  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, NULL, &done), STATEPORT_INVALID_STATE,
-                "were not taken");
-  CHECK_REFUSED(stateport_request_cache_drain(cache), STATEPORT_INVALID_STATE, "were not taken");
-  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass.pass), STATEPORT_INVALID_STATE, "were not taken");
-  stateport_transfer_plan plan = {.size = sizeof plan};
-  CHECK_REFUSED(stateport_request_cache_take_transfers(cache, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
-  CHECK_OK(stateport_request_cache_take_transfers(cache, &plan));
-  CHECK(plan.count == 0);
-  int32_t loaded = 9;
-  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, &loaded, &done), STATEPORT_INVALID_ARGUMENT,
+  CHECK(pass.transfer_count == 0);
+  stateport_settled_transfers settled = {.size = sizeof settled, .ready_requests = 9};
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, &settled), STATEPORT_INVALID_ARGUMENT,
                 "result.id = 77 (is not under way)");
-  CHECK(done == 0 && loaded == 0);
-  CHECK_REFUSED(stateport_request_cache_settle(cache, &unknown, 1, NULL, &done), STATEPORT_INVALID_ARGUMENT,
-                "status = 7");
-  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
-                "done = null");
-  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 1, NULL, &done), STATEPORT_INVALID_ARGUMENT,
-                "results = null");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &unknown, 1, &settled), STATEPORT_INVALID_ARGUMENT, "status = 7");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 0, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 1, &settled), STATEPORT_INVALID_ARGUMENT, "results = null");
+  CHECK_REFUSED(stateport_request_cache_drain(cache, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK(settled.ready_requests == 9);
+  CHECK_OK(stateport_request_cache_settle(cache, NULL, 0, &settled));
+  CHECK(settled.ready_requests == 0 && settled.transfer_count == 0);
   uint8_t loading[2] = {9, 9};
   const int64_t requests[] = {started.request, started.request + 1};
   CHECK_REFUSED(stateport_request_cache_loading(cache, requests, 2, loading), STATEPORT_INVALID_ARGUMENT, "request");
   CHECK(loading[0] == 9);
   CHECK_OK(stateport_request_cache_loading(cache, requests, 1, loading));
   CHECK(loading[0] == 0 && loading[1] == 9);
-  CHECK_OK(stateport_request_cache_end(cache, requests, 1, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, requests, 1, STATEPORT_ABORTED, NULL, NULL));
 }
 
 static void refuse_attached(stateport_request_cache* cache) {

@@ -17,10 +17,10 @@ from stateport_c import (BACKEND_ERROR, CACHE_INDEX, EVICT_HIX, EVICT_MRU, FINIS
                          CacheStats, CheckpointCommit, CheckpointOptions, ColumnLayout, EvictDemand, EvictResult,
                          EvictionOptions, FoundState, GroupCommit, GroupPlan, ImageKey, Insert, InsertResult, Library,
                          Lookup, Match, PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt,
-                         RequestCacheOptions, Restore, ReuseHint, RunningRequest, ServedPrompt, SlotAllocatorOptions,
-                         SlotCopy, SlotImage, SlotLayout, SlotVictim, SpecInfo, StartedRequest, StateGroup,
-                         StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions,
-                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, int64s, room)
+                         RequestCacheOptions, Restore, ReuseHint, RunningRequest, ServedPrompt, SettledTransfers,
+                         SlotAllocatorOptions, SlotCopy, SlotImage, SlotLayout, SlotVictim, SpecInfo, StartedRequest,
+                         StateGroup, StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec,
+                         TierOptions, TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, int64s, room)
 
 SKIPPED = 77
 
@@ -376,9 +376,9 @@ def test_request_caches(stateport):
         running = RunningRequest()
         stateport.request_cache_request(cache, c_int64(requests[1]), byref(running))
         assert running.tokens[: running.count] == [*range(10, 18), 99, 89] and running.computed == 9
-        stateport.request_cache_end(cache, int64s(*requests), 2, I(FINISHED), None)
+        stateport.request_cache_end(cache, int64s(*requests), 2, I(FINISHED), None, None)
         stateport.refuses(INVALID_ARGUMENT, "request", "request_cache_end", cache, int64s(requests[0]), 1, I(FINISHED),
-                          None)
+                          None, None)
         # The second prompt begins as the first one did.
         prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
         stateport.request_cache_start(cache, prompts, 1, started, byref(done))
@@ -406,10 +406,8 @@ def test_cache_tiers(stateport):
     places = {}  # by (content, place)
     answers = []
 
-    def take():
-        plan = TransferPlan()
-        stateport.request_cache_take_transfers(cache, byref(plan))
-        for move in plan.transfers[: plan.count]:
+    def carry_out(answer):
+        for move in answer.transfers[: answer.transfer_count]:
             key, place = bytes(move.image), (move.image.content, move.place)
             if move.kind == TRANSFER_STORE:
                 assert (move.from_, move.to) == (MEDIUM_DEVICE, MEDIUM_HOST) and move.image.tokens in (4, 8)
@@ -422,12 +420,10 @@ def test_cache_tiers(stateport):
                 answers.append(TransferResult(move.id, TRANSFER_DONE))
 
     def settle():
-        done = c_size_t()
-        stateport.request_cache_settle(cache, (TransferResult * len(answers))(*answers), len(answers), None,
-                                       byref(done))
-        assert done.value == len(answers)
+        settled = SettledTransfers()
+        stateport.request_cache_settle(cache, (TransferResult * len(answers))(*answers), len(answers), byref(settled))
         answers.clear()
-        take()
+        carry_out(settled)
 
     def copy(group):
         for move in group.copies[: group.copy_count]:
@@ -440,7 +436,7 @@ def test_cache_tiers(stateport):
         request, loading = started[0].request, (c_uint8 * 1)()
         stateport.request_cache_loading(cache, int64s(request), 1, loading)
         assert loading[0] == (started[0].load_tokens > 0)
-        take()
+        carry_out(started[0])
         settle()
         for tokens, samples in ((8, 0), (1, 1)):
             if started[0].load_tokens + started[0].reused_tokens >= tokens > 1:
@@ -449,8 +445,7 @@ def test_cache_tiers(stateport):
             plan = PassPlan(groups=plan_groups, group_count=1)
             stateport.request_cache_plan(cache, byref(PassBatch(request=int64s(request), tokens=int32s(tokens),
                                                                 rows=1)), byref(plan))
-            stateport.refuses(INVALID_STATE, "were not taken", "request_cache_cancel", cache, c_uint64(plan.pass_))
-            take()
+            carry_out(plan)
             copy(plan_groups[0])
             read = plan_groups[0].read_slot[0]
             assert read == NONE or places[STATE, read] == number, (places, read)
@@ -458,11 +453,11 @@ def test_cache_tiers(stateport):
             done_pass = PassCommit(groups=groups, group_count=1)
             stateport.request_cache_commit(cache, c_uint64(plan.pass_), int32s(samples), 1, int32s(5), samples,
                                            byref(done_pass))
-            take()
+            carry_out(done_pass)
             copy(groups[0])
             settle()
-        stateport.request_cache_end(cache, int64s(request), 1, I(FINISHED), None)
-        take()
+        stateport.request_cache_end(cache, int64s(request), 1, I(FINISHED), None, None)
+        settle()
         return started[0]
 
     assert [serve(number).load_tokens for number in range(4)] == [0] * 4
@@ -472,7 +467,7 @@ def test_cache_tiers(stateport):
     usage = TierUsage()
     stateport.request_cache_tier_usage(cache, I(MEDIUM_HOST), byref(usage))
     assert (usage.loads, usage.hit_tokens, usage.lost_images) == (1, 8, 0)
-    stateport.refuses(INVALID_STATE, "no file tier", "request_cache_drain", cache)
+    stateport.refuses(INVALID_STATE, "no file tier", "request_cache_drain", cache, byref(TransferPlan()))
     stateport.request_cache_check(cache)
     stateport.request_cache_destroy(cache)
 

@@ -110,7 +110,7 @@ static void refuse_starts(stateport_request_cache* cache) {
                 "not enough requests (required 1, available 0)");
   CHECK(done == 0);
   const int64_t both[] = {first, second};
-  CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL, NULL));
 }
 
 static void refuse_plans(stateport_request_cache* cache) {
@@ -144,7 +144,7 @@ static void refuse_plans(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_chunk(cache, stranger, budgets, 2, &chunk, NULL), STATEPORT_INVALID_ARGUMENT,
                 "");
   CHECK(chunk == 9 && computed(cache, request) == 0);
-  CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_ABORTED, NULL, NULL));
 }
 
 static void refuse_commits(stateport_request_cache* cache) {
@@ -181,7 +181,7 @@ static void refuse_commits(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_cancel(cache, pass), STATEPORT_INVALID_STATE, "pass");
   CHECK_REFUSED(commit(cache, pass, &one, 1, 1), STATEPORT_INVALID_STATE, "pass");
   CHECK(computed(cache, request) == prompt_tokens);
-  CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_FINISHED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_FINISHED, NULL, NULL));
 }
 
 static void refuse_ends(stateport_request_cache* cache) {
@@ -189,20 +189,21 @@ static void refuse_ends(stateport_request_cache* cache) {
   const int64_t before[] = {computed(cache, both[0]), computed(cache, both[1])};
   const int64_t twice[] = {both[0], both[1], both[0]};
   stateport_reuse_hint hints[] = {{.size = sizeof *hints}, {.size = sizeof *hints, .factor = -1}};
-  CHECK_REFUSED(stateport_request_cache_end(cache, twice, 3, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
-                "is named twice");
-  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, hints), STATEPORT_INVALID_ARGUMENT,
-                "factor = -1");
-  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, 3, NULL), STATEPORT_INVALID_ARGUMENT, "how = 3");
-  CHECK_REFUSED(stateport_request_cache_end(cache, NULL, 2, 0, NULL), STATEPORT_INVALID_ARGUMENT, "requests = null");
+  CHECK_REFUSED(stateport_request_cache_end(cache, twice, 3, STATEPORT_FINISHED, NULL, NULL),
+                STATEPORT_INVALID_ARGUMENT, "is named twice");
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, hints, NULL),
+                STATEPORT_INVALID_ARGUMENT, "factor = -1");
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, 3, NULL, NULL), STATEPORT_INVALID_ARGUMENT, "how = 3");
+  CHECK_REFUSED(stateport_request_cache_end(cache, NULL, 2, 0, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
+                "requests = null");
   CHECK_REFUSED(stateport_request_cache_reset(cache), STATEPORT_INVALID_STATE, "running_requests = 2");
   CHECK(computed(cache, both[0]) == before[0] && computed(cache, both[1]) == before[1]);
-  CHECK_OK(stateport_request_cache_end(cache, both, 1, STATEPORT_PREEMPTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, both, 1, STATEPORT_PREEMPTED, NULL, NULL));
   // One of them has ended: the other one goes on, wherever it is named.
   const int64_t reversed[] = {both[1], both[0]};
-  CHECK_REFUSED(stateport_request_cache_end(cache, reversed, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
-                "request");
-  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
+  CHECK_REFUSED(stateport_request_cache_end(cache, reversed, 2, STATEPORT_FINISHED, NULL, NULL),
+                STATEPORT_INVALID_ARGUMENT, "request");
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
                 "request");
   CHECK(computed(cache, both[1]) == before[1]);
   stateport_running_request running = {.size = sizeof running};
@@ -226,17 +227,17 @@ static void refuse_ends(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_insert(cache, both[1], 1, &plan, NULL), STATEPORT_INVALID_ARGUMENT,
                 "commit = null");
   CHECK(computed(cache, both[1]) == before[1]);
-  CHECK_OK(stateport_request_cache_end(cache, both + 1, 1, STATEPORT_FINISHED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, both + 1, 1, STATEPORT_FINISHED, NULL, NULL));
   CHECK_OK(stateport_request_cache_reset(cache));
   // Another request has the row of one of them.
   const int64_t other = start(cache);
   const int64_t old = (uint32_t)both[0] == (uint32_t)other ? both[0] : both[1];
   CHECK((uint32_t)old == (uint32_t)other && old != other);
-  CHECK_REFUSED(stateport_request_cache_end(cache, &old, 1, STATEPORT_ABORTED, NULL), STATEPORT_INVALID_ARGUMENT,
+  CHECK_REFUSED(stateport_request_cache_end(cache, &old, 1, STATEPORT_ABORTED, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
                 "request");
   CHECK_REFUSED(stateport_request_cache_request(cache, old, &running), STATEPORT_INVALID_ARGUMENT, "request");
   CHECK(computed(cache, other) == 0);
-  CHECK_OK(stateport_request_cache_end(cache, &other, 1, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, &other, 1, STATEPORT_ABORTED, NULL, NULL));
   CHECK_OK(stateport_request_cache_reset(cache));
 }
 
@@ -373,15 +374,13 @@ static void refuse_ends_together(void) {
   stateport_request_cache* cache = NULL;
   CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   const int64_t both[] = {start(cache), start(cache)};
-  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
                 "count = 2");
-  const stateport_slot_copy* copies = NULL;
-  size_t count = 9;
-  CHECK_REFUSED(stateport_request_cache_end_copies(cache, NULL, &count), STATEPORT_INVALID_ARGUMENT, "copies = null");
-  CHECK_REFUSED(stateport_request_cache_end_copies(cache, &copies, NULL), STATEPORT_INVALID_ARGUMENT, "count = null");
-  CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL));
-  CHECK_OK(stateport_request_cache_end_copies(cache, &copies, &count));
-  CHECK(count == 0);
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 1, STATEPORT_FINISHED, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
+                "out = null");
+  stateport_ended_requests ended = {.size = sizeof ended, .copy_count = 9, .transfer_count = 9};
+  CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL, &ended));
+  CHECK(ended.copy_count == 0 && ended.transfer_count == 0);
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
 

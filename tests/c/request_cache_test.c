@@ -137,7 +137,7 @@ void test_inserted_prefixes(void) {
     CHECK(in_columns(kind) || (commit.published_states == 1 && commits[0].copy_count == 1));
     const int32_t kv = plan.kv[0][whole / plan.kv_tokens_per_id - 1];
     const int32_t slot = in_columns(kind) ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
-    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
+    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
     CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
     CHECK(started.reused_tokens == whole);
     CHECK_OK(stateport_request_cache_places(cache, started.request, 0, &places));
@@ -154,7 +154,7 @@ void test_inserted_prefixes(void) {
     CHECK_OK(stateport_request_cache_plan(cache, &batch, &plan));
     CHECK_REFUSED(stateport_request_cache_insert(cache, started.request, whole + 2, &plan, &commit),
                   STATEPORT_INVALID_STATE, "outstanding passes");
-    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
+    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
     CHECK_OK(stateport_request_cache_check(cache));
     CHECK_OK(stateport_request_cache_destroy(cache));
   }
@@ -187,7 +187,7 @@ void test_insert_without_room(void) {
   CHECK_OK(stateport_request_cache_request(cache, requests[1], &running));
   CHECK(running.computed == 0);
   CHECK_OK(stateport_request_cache_check(cache));
-  CHECK_OK(stateport_request_cache_end(cache, requests, 2, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(cache, requests, 2, STATEPORT_ABORTED, NULL, NULL));
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
 

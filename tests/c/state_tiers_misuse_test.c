@@ -148,10 +148,14 @@ static void refuse_handles(stateport_state_tiers* tiers, stateport_store* states
   CHECK_REFUSED(stateport_state_tiers_describe((stateport_state_tiers*)states, &info), STATEPORT_INVALID_HANDLE,
                 "tiers = store (must be the handle of a state tiers)");
   CHECK_REFUSED(stateport_state_tiers_describe(tiers, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
-  CHECK_REFUSED(stateport_state_tiers_begin_transfers(tiers, NULL, NULL, NULL), STATEPORT_INVALID_HANDLE,
+  CHECK_REFUSED(stateport_state_tiers_begin_transfers(tiers, NULL, NULL, NULL, 0), STATEPORT_INVALID_HANDLE,
                 "cache = null");
   CHECK_REFUSED(stateport_image_bytes(NULL, NULL), STATEPORT_INVALID_HANDLE, "spec = null");
   CHECK_OK(stateport_state_tiers_destroy(NULL));
+}
+
+static stateport_status begin(tier_engine* self, const stateport_transfer* transfers, size_t count) {
+  return stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, transfers, count);
 }
 
 /// Serves prompts whose passes do nothing, until the mover refuses what the cache named.
@@ -166,17 +170,15 @@ static stateport_status serve_until_refused(tier_engine* self) {
     stateport_started_request started = {.size = sizeof started};
     size_t done = 0;
     CHECK_OK(stateport_request_cache_start(self->cache, &prompt, 1, &started, &done));
+    status = begin(self, started.transfers, started.transfer_count);
     const stateport_pass_batch batch = {.size = sizeof batch, .request = &started.request, .tokens = &whole, .rows = 1};
     stateport_pass_plan plan = {.size = sizeof plan};
     stateport_pass_commit after = {.size = sizeof after};
     CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &plan));
-    status = stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, NULL);
+    if (status == STATEPORT_OK) status = begin(self, plan.transfers, plan.transfer_count);
     CHECK_OK(stateport_request_cache_commit(self->cache, plan.pass, &none, 1, NULL, 0, &after));
-    if (status == STATEPORT_OK)
-      status = stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, NULL);
-    else
-      CHECK_OK(stateport_request_cache_take_transfers(self->cache, &(stateport_transfer_plan){.size = 24}));
-    CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_ABORTED, NULL));
+    if (status == STATEPORT_OK) status = begin(self, after.transfers, after.transfer_count);
+    CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
   }
   return status;
 }
@@ -188,13 +190,12 @@ static void refuse_second_user(tier_engine* one, tier_engine* other) {
                 "no file tier");
   const stateport_transfer store = store_of(1, 0);
   CHECK_OK(stateport_state_tiers_execute(one->tiers, NULL, &store, 1));
-  CHECK_REFUSED(stateport_state_tiers_begin_transfers(one->tiers, NULL, one->cache, NULL), STATEPORT_INVALID_STATE,
-                "under way");
+  CHECK_REFUSED(begin(one, NULL, 0), STATEPORT_INVALID_STATE, "under way");
   stateport_transfer_result result;
   size_t count = 0;
   CHECK_OK(stateport_state_tiers_poll(one->tiers, NULL, &result, 1, &count));
   CHECK(count == 1 && result.id == 1 && result.status == STATEPORT_TRANSFER_DONE);
-  CHECK_OK(stateport_state_tiers_begin_transfers(one->tiers, NULL, one->cache, NULL));
+  CHECK_OK(begin(one, NULL, 0));
   CHECK_REFUSED(stateport_state_tiers_execute(one->tiers, NULL, &store, 1), STATEPORT_INVALID_STATE, "begin_transfers");
   // The engine's poll does not tell what the cache must hear, which nobody else may have.
   CHECK(serve_until_refused(one) == STATEPORT_OK);
@@ -230,9 +231,9 @@ static void refuse_places(tier_engine* self) {
 }
 
 static size_t count_named(const tier_engine* self) {
-  stateport_transfer_plan plan = {.size = sizeof plan};
-  CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
-  return plan.count;
+  stateport_settled_transfers settled = {.size = sizeof settled};
+  CHECK_OK(stateport_request_cache_settle(self->cache, NULL, 0, &settled));
+  return settled.transfer_count;
 }
 
 /// By a mover that serves no cache yet. Drops have no answers.
@@ -248,52 +249,52 @@ static void carry_out(const tier_engine* self, const stateport_transfer* transfe
     CHECK(count == 1 && result.id == transfer->id && result.status == STATEPORT_TRANSFER_DONE);
 }
 
-/// Answers all that the cache names: the remote tier has nothing, and all else is done. What is of the first group is
-/// carried out, if so wanted.
-static void answer_by_hand(tier_engine* self, bool carries_out) {
-  stateport_transfer_plan plan = {.size = sizeof plan};
-  CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
-  while (plan.count > 0) {
+/// Answers these transfers, and those that follow: the remote tier has nothing, and all else is done. Transfers of the
+/// first group are carried out, if so wanted.
+static void answer_by_hand(tier_engine* self, bool carries_out, const stateport_transfer* transfers, size_t named) {
+  stateport_settled_transfers settled = {.size = sizeof settled, .transfers = transfers, .transfer_count = named};
+  while (settled.transfer_count > 0) {
     stateport_transfer_result results[64];
     size_t count = 0;
-    size_t done = 0;
-    for (size_t i = 0; i < plan.count; ++i) {
-      const int32_t kind = plan.transfers[i].kind;
-      const int32_t status = kind == STATEPORT_TRANSFER_FIND ? STATEPORT_TRANSFER_GONE : STATEPORT_TRANSFER_DONE;
-      if (carries_out && plan.transfers[i].image.group == 0) carry_out(self, &plan.transfers[i]);
-      if (kind == STATEPORT_TRANSFER_DROP) continue;
+    for (size_t i = 0; i < settled.transfer_count; ++i) {
+      const stateport_transfer* const transfer = &settled.transfers[i];
+      const int32_t status =
+          transfer->kind == STATEPORT_TRANSFER_FIND ? STATEPORT_TRANSFER_GONE : STATEPORT_TRANSFER_DONE;
+      if (carries_out && transfer->image.group == 0) carry_out(self, transfer);
+      if (transfer->kind == STATEPORT_TRANSFER_DROP) continue;
       CHECK(count < 64);
-      results[count++] = (stateport_transfer_result){.id = plan.transfers[i].id, .status = status};
+      results[count++] = (stateport_transfer_result){.id = transfer->id, .status = status};
     }
-    CHECK_OK(stateport_request_cache_settle(self->cache, results, count, NULL, &done));
-    CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
+    CHECK_OK(stateport_request_cache_settle(self->cache, results, count, &settled));
   }
 }
 
-static int64_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
+static stateport_started_request start_prompt(tier_engine* self, int32_t number, int32_t count) {
   int32_t tokens[tier_request_tokens_max];
   for (int i = 0; i < count; ++i) tokens[i] = number * 50 + i;
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = (size_t)count};
   stateport_started_request started = {.size = sizeof started};
   size_t done = 0;
   CHECK_OK(stateport_request_cache_start(self->cache, &prompt, 1, &started, &done));
-  return started.request;
+  return started;
 }
 
 static void serve_by_hand(tier_engine* self, int32_t number, bool carries_out) {
-  const int64_t request = start_prompt(self, number, tier_prompt_tokens);
-  answer_by_hand(self, carries_out);
+  const stateport_started_request started = start_prompt(self, number, tier_prompt_tokens);
+  answer_by_hand(self, carries_out, started.transfers, started.transfer_count);
   const int32_t whole = tier_whole_tokens;
   const int32_t none = 0;
-  const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = &whole, .rows = 1};
+  const stateport_pass_batch batch = {.size = sizeof batch, .request = &started.request, .tokens = &whole, .rows = 1};
   stateport_pass_plan plan = {.size = sizeof plan};
   stateport_pass_commit after = {.size = sizeof after};
   CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &plan));
-  answer_by_hand(self, carries_out);
+  answer_by_hand(self, carries_out, plan.transfers, plan.transfer_count);
   CHECK_OK(stateport_request_cache_commit(self->cache, plan.pass, &none, 1, NULL, 0, &after));
-  answer_by_hand(self, carries_out);
-  CHECK_OK(stateport_request_cache_end(self->cache, &request, 1, STATEPORT_ABORTED, NULL));
-  answer_by_hand(self, carries_out);
+  answer_by_hand(self, carries_out, after.transfers, after.transfer_count);
+  CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
+  stateport_settled_transfers rest = {.size = sizeof rest};
+  CHECK_OK(stateport_request_cache_settle(self->cache, NULL, 0, &rest));
+  answer_by_hand(self, carries_out, rest.transfers, rest.transfer_count);
 }
 
 static void check_nothing_under_way(const tier_engine* self) {
@@ -312,11 +313,11 @@ static void refuse_finds(void) {
   tier_engine_make(&self, &options);
   for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number, false);
   CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
-  const int64_t request = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
-  CHECK_REFUSED(stateport_state_tiers_begin_transfers(self.tiers, NULL, self.cache, NULL), STATEPORT_INVALID_ARGUMENT,
+  const stateport_started_request started = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
+  CHECK_REFUSED(begin(&self, started.transfers, started.transfer_count), STATEPORT_INVALID_ARGUMENT,
                 "from = 3 (is no tier that can be asked)");
   check_nothing_under_way(&self);
-  CHECK_OK(stateport_request_cache_end(self.cache, &request, 1, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end(self.cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
   tier_engine_destroy(&self);
 }
 
@@ -357,10 +358,9 @@ static void serve_the_next(bool states_alone) {
   tier_engine_make(&one, &options);
   tier_engine_make(&next, &options);
   for (int32_t number = 0; number < 6; ++number) tier_engine_serve(&one, number);
-  start_prompt(&one, 0, tier_prompt_tokens);
-  size_t begun = 0;
-  CHECK_OK(stateport_state_tiers_begin_transfers(one.tiers, NULL, one.cache, &begun));
-  CHECK(begun > 0);
+  const stateport_started_request started = start_prompt(&one, 0, tier_prompt_tokens);
+  CHECK(started.transfer_count > 0);
+  CHECK_OK(begin(&one, started.transfers, started.transfer_count));
   CHECK_OK(stateport_stream_synchronize(NULL));
   stateport_transfer_result result;
   size_t count = 0;

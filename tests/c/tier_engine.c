@@ -172,34 +172,33 @@ void tier_engine_destroy(tier_engine* self) {
 
 // --- Transfers -------------------------------------------------------------------------------------------------------
 
-static void begin_transfers(tier_engine* self) {
-  size_t begun = 0;
-  if (self->options.by_hand) {
-    stateport_transfer_plan plan = {.size = sizeof plan};
-    CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
-    CHECK_OK(stateport_state_tiers_execute(self->tiers, NULL, plan.transfers, plan.count));
-    begun = plan.count;
-  } else {
-    CHECK_OK(stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, &begun));
-  }
-  self->begun += (int64_t)begun;
+static void begin_transfers(tier_engine* self, const stateport_transfer* transfers, size_t count) {
+  if (self->options.by_hand)
+    CHECK_OK(stateport_state_tiers_execute(self->tiers, NULL, transfers, count));
+  else
+    CHECK_OK(stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, transfers, count));
+  self->begun += (int64_t)count;
+}
+
+/// Returns the number of requests that are ready.
+static int32_t settle(tier_engine* self, const stateport_transfer_result* results, size_t count) {
+  stateport_settled_transfers settled = {.size = sizeof settled};
+  CHECK_OK(stateport_request_cache_settle(self->cache, results, count, &settled));
+  begin_transfers(self, settled.transfers, settled.transfer_count);
+  return settled.ready_requests;
 }
 
 /// What the mover leaves to the engine.
 static void load_from_elsewhere(tier_engine* self) {
   stateport_transfer loads[2];
   size_t count = 0;
-  size_t done = 0;
   CHECK_OK(stateport_state_tiers_take_loads(self->tiers, loads, 2, &count));
   for (size_t i = 0; i < count; ++i) {
     CHECK(loads[i].kind == STATEPORT_TRANSFER_LOAD && loads[i].from == STATEPORT_MEDIUM_ELSEWHERE);
     CHECK(loads[i].image.content == STATEPORT_KV_BLOCK && loads[i].request >= 0);
     fill_image(self->kv, kv_tensors, loads[i].place, seed_of(self->tokens, loads[i].image.tokens));
     const stateport_transfer_result result = {.id = loads[i].id, .status = STATEPORT_TRANSFER_DONE};
-    int32_t loaded = 0;
-    CHECK_OK(stateport_request_cache_settle(self->cache, &result, 1, &loaded, &done));
-    self->waits += loaded;
-    begin_transfers(self);
+    self->waits += settle(self, &result, 1);
     ++self->elsewhere;
   }
 }
@@ -209,11 +208,8 @@ static void end_transfers(tier_engine* self) {
   if (self->options.by_hand) {
     stateport_transfer_result results[64];
     size_t count = 0;
-    size_t done = 0;
     CHECK_OK(stateport_state_tiers_poll(self->tiers, NULL, results, 64, &count));
-    CHECK_OK(stateport_request_cache_settle(self->cache, results, count, &loaded, &done));
-    CHECK(done == count);
-    begin_transfers(self);
+    loaded = settle(self, results, count);
   } else {
     CHECK_OK(stateport_state_tiers_end_transfers(self->tiers, NULL, self->cache, &loaded));
   }
@@ -231,8 +227,9 @@ void tier_engine_drain(tier_engine* self) {
   int64_t before = -1;
   while (before != self->begun) {
     before = self->begun;
-    CHECK_OK(stateport_request_cache_drain(self->cache));
-    begin_transfers(self);
+    stateport_transfer_plan drained = {.size = sizeof drained};
+    CHECK_OK(stateport_request_cache_drain(self->cache, &drained));
+    begin_transfers(self, drained.transfers, drained.count);
     for (int i = 0; i < polls_max && under_way(self) > 0; ++i) end_transfers(self);
     CHECK(under_way(self) == 0);
   }
@@ -284,7 +281,7 @@ static int64_t run_pass(tier_engine* self, int64_t request, const int32_t* token
   const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = &count, .rows = 1};
   CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &plan));
   CHECK(plan.ready && plan.rows_without_room == 0);
-  begin_transfers(self);
+  begin_transfers(self, plan.transfers, plan.transfer_count);
   CHECK_OK(stateport_store_clear(self->states, NULL, group.clear, group.clear_count));
   CHECK_OK(stateport_store_copy(self->states, NULL, group.copies, group.copy_count));
   forward(self, &plan, tokens, count);
@@ -292,7 +289,7 @@ static int64_t run_pass(tier_engine* self, int64_t request, const int32_t* token
   stateport_group_commit after = {.size = sizeof after};
   stateport_pass_commit done = {.size = sizeof done, .groups = &after, .group_count = 1};
   CHECK_OK(stateport_request_cache_commit(self->cache, plan.pass, &sampled, 1, tokens, (size_t)sampled, &done));
-  begin_transfers(self);
+  begin_transfers(self, done.transfers, done.transfer_count);
   CHECK(after.from_scratch_count == 0 && after.step_count == 0);
   CHECK_OK(stateport_store_copy(self->states, NULL, after.copies, after.copy_count));
   end_transfers(self);
@@ -316,7 +313,7 @@ stateport_started_request tier_engine_serve(tier_engine* self, int32_t number) {
   size_t one = 0;
   self->tokens = tokens;
   CHECK_OK(stateport_request_cache_start(self->cache, &prompt, 1, &started, &one));
-  begin_transfers(self);
+  begin_transfers(self, started.transfers, started.transfer_count);
   wait_for_load(self, started.request);
   stateport_running_request running = {.size = sizeof running};
   CHECK_OK(stateport_request_cache_request(self->cache, started.request, &running));
@@ -327,8 +324,8 @@ stateport_started_request tier_engine_serve(tier_engine* self, int32_t number) {
 #endif
   if (begins == 0) CHECK(run_pass(self, started.request, tokens, tier_whole_tokens, 0) == 0);
   CHECK(run_pass(self, started.request, tokens, 1, 1) == tier_whole_tokens);
-  CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_FINISHED, NULL));
-  begin_transfers(self);
+  CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_FINISHED, NULL, NULL));
+  settle(self, NULL, 0);
   CHECK_OK(stateport_request_cache_check(self->cache));
   CHECK_OK(stateport_state_tiers_check(self->tiers));
   return started;

@@ -108,17 +108,16 @@ void EngineTiers::attach() {
       continue;
     }
     const Transfer drop{.kind = Transfer::Kind::drop, .image = image, .from = Medium::file, .to = Medium::file};
-    tiers_.execute(stream_, {{&drop, 1}});
+    tiers_.execute(stream_, {&drop, 1});
   }
   counts_.attached_images += std::ssize(attached_);
 }
 
-void EngineTiers::take() {
-  const TransferPlan plan = cache_.tiers()->take_transfers();
-  for (const Transfer& transfer : plan.transfers)
+void EngineTiers::take(TransferPlan transfers) {
+  for (const Transfer& transfer : transfers)
     if (transfer.kind != Transfer::Kind::drop) transfers_.emplace(transfer.id, transfer);
   let_files_end();
-  tiers_.execute(stream_, plan);
+  tiers_.execute(stream_, transfers);
 }
 
 void EngineTiers::poll() {
@@ -139,8 +138,7 @@ void EngineTiers::settle() {
     count(found->second, result.status);
     transfers_.erase(found);
   }
-  cache_.tiers()->settle(results);
-  take();
+  take(cache_.tiers()->settle(results).transfers);
 }
 
 void EngineTiers::count(const Transfer& transfer, TransferStatus status) {
@@ -180,8 +178,7 @@ void EngineTiers::drain() {
   if (tiers_.files() == nullptr) return;
   for (std::int64_t written = -1; written < cache_.tiers()->usage(Medium::file).bytes_written;) {
     written = cache_.tiers()->usage(Medium::file).bytes_written;
-    cache_.tiers()->drain();
-    take();
+    take(cache_.tiers()->drain());
     wait_for_all();
   }
 }

@@ -29,10 +29,12 @@ class EngineTiers {
   EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
               std::vector<const StateStore*> states, StateStore kv, TierCounts& counts);
 
-  /// What plan() or commit() decided is enqueued: before what they answered.
-  void take();
+  /// Enqueues the transfers of an answer of the cache: before all else that it names.
+  void take(TransferPlan transfers);
   /// Some of what is under way ends, perhaps.
   void poll();
+  /// Tells the cache of all answers that there are.
+  void settle();
   /// Waits for what is under way now. False: there is nothing.
   bool wait();
   void wait_for_all();
@@ -47,7 +49,6 @@ class EngineTiers {
                                              const RequestCache& cache, std::vector<const StateStore*> states);
   void attach();
   void damage(const std::string& folder, std::uint64_t seed) const;
-  void settle();
   void count(const Transfer& transfer, TransferStatus status);
   [[nodiscard]] bool under_way() const;
   void let_files_end() const;

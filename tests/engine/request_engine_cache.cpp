@@ -24,6 +24,7 @@ bool RequestEngineCache::start(Sequence& sequence) {
   if (options_.tenants) name_space.salt = tenant_of(sequence) == 0 ? "even" : "odd";
   const auto started = cache_->start({.tokens = sequence.tokens, .name_space = name_space});
   if (!started) return false;
+  if (tiers_) tiers_->take(started->transfers);
   if (options_.tenants && !tiers_) check_own(sequence, started->reused_tokens);
   ids_[static_cast<std::size_t>(sequence.slot)] = started->request;
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
@@ -74,7 +75,7 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     passes_.pop_back();
   }
   const PassPlan plan = cache_->plan(batch);
-  if (tiers_) tiers_->take();
+  if (tiers_) tiers_->take(plan.transfers);
   waits_ = true;
   counts_.planned_ahead += !passes_.empty();
   counts_.ready_ahead += !passes_.empty() && plan.ready;
@@ -105,7 +106,7 @@ void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row>
   }
   const PassCommit commit = cache_->commit(passes_.front(), counts, sampled);
   passes_.erase(passes_.begin());
-  if (tiers_) tiers_->take();
+  if (tiers_) tiers_->take(commit.transfers);
   counts_.copies += stores_.after(commit);
   if (commit.next) take(*commit.next, next);
 }
@@ -125,7 +126,7 @@ void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
 void RequestEngineCache::reset() {
   if (tiers_) tiers_->wait_for_all();
   cache_->reset();
-  if (tiers_) tiers_->take();
+  if (tiers_) tiers_->settle();
   passes_.clear();
   waits_ = false;
 }

@@ -188,8 +188,17 @@ void read_group(World& world, const stateport_group_plan& group, std::size_t row
     for (std::size_t i = 0; i < rows; ++i) world.read(group.slots[i], static_cast<std::size_t>(group.slot_count[i]));
 }
 
+void read_transfers(World& world, const stateport_transfer* transfers, std::size_t count) {
+  world.read(transfers, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    world.know(static_cast<std::int64_t>(transfers[i].id));
+    world.know(static_cast<std::int64_t>(transfers[i].image.prefix[0]));
+  }
+}
+
 void read_plan(World& world, const stateport_pass_plan* plan) {
   if (plan == nullptr || plan->size != sizeof *plan) return;
+  read_transfers(world, plan->transfers, plan->transfer_count);
   world.know(static_cast<std::int64_t>(plan->pass));
   if (plan->room != nullptr) world.read(plan->room, plan->rows);
   if (plan->ready == 0) return;
@@ -231,6 +240,7 @@ stateport_pass_commit* room_for_commit(World& world, std::size_t groups) {
 
 void read_commit(World& world, const stateport_pass_commit* commit) {
   if (commit->size != sizeof *commit) return;
+  read_transfers(world, commit->transfers, commit->transfer_count);
   if (commit->has_next != 0) read_plan(world, commit->next);
   if (commit->groups == nullptr || commit->group_count == 0 || commit->groups->size != sizeof *commit->groups) return;
   for (std::size_t g = 0; g < commit->group_count; ++g) {
@@ -270,10 +280,6 @@ void run_pass(World& world) {
   if (status == STATEPORT_OK) status = stateport_request_cache_plan(cache, &batch, out);
   if (status == STATEPORT_OK && out->size == sizeof *out) {
     read_plan(world, out);
-    stateport_transfer_plan transfers = {};
-    transfers.size = sizeof transfers;
-    if (stateport_request_cache_take_transfers(cache, &transfers) == STATEPORT_OK)
-      world.read(transfers.transfers, transfers.count);
     const std::int32_t count = world.flag() + (drafts > 0 ? world.flag() : 0);
     const std::int32_t sampled[] = {world.number(), world.number()};
     auto* const committed = room_for_commit(world, groups);
@@ -292,16 +298,12 @@ void end(World& world) {
   std::vector<stateport_reuse_hint> hints(requests == nullptr ? 0 : count);
   for (stateport_reuse_hint& one : hints) one.last_turn = world.flag();
   const auto* const given = world.input.chance(64) ? world.structs(hints) : nullptr;
-  world.judge(stateport_request_cache_end(cache, requests, count, how, given));
-}
-
-void end_copies(World& world) {
-  auto* const cache = pick_cache(world);
-  const stateport_slot_copy* copies = nullptr;
-  std::size_t count = 0;
-  const stateport_status status = stateport_request_cache_end_copies(cache, world.input.chance(4) ? nullptr : &copies,
-                                                                     world.input.chance(4) ? nullptr : &count);
-  if (status == STATEPORT_OK) world.read(copies, count);
+  auto* const out = world.result<stateport_ended_requests>();
+  const stateport_status status = stateport_request_cache_end(cache, requests, count, how, given, out);
+  if (status == STATEPORT_OK && out != nullptr && out->size == sizeof *out) {
+    read_transfers(world, out->transfers, out->transfer_count);
+    world.read(out->copies, out->copy_count);
+  }
   world.judge(status);
 }
 
@@ -371,20 +373,6 @@ void check(World& world) {
   world.judge(stateport_request_cache_check(pick_cache(world)));
 }
 
-void take_transfers(World& world) {
-  auto* const cache = pick_cache(world);
-  auto* const out = world.result<stateport_transfer_plan>();
-  const stateport_status status = stateport_request_cache_take_transfers(cache, out);
-  if (status == STATEPORT_OK && out->size == sizeof *out) {
-    world.read(out->transfers, out->count);
-    for (std::size_t i = 0; i < out->count; ++i) {
-      world.know(static_cast<std::int64_t>(out->transfers[i].id));
-      world.know(static_cast<std::int64_t>(out->transfers[i].image.prefix[0]));
-    }
-  }
-  world.judge(status);
-}
-
 void settle(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = world.input.below(4);
@@ -393,8 +381,10 @@ void settle(World& world) {
     results[i] = {static_cast<std::uint64_t>(world.wide_number()), world.flag() * (world.number() % 9),
                   world.input.chance(4) ? 1 : 0};
   const auto* const given = world.maybe(results);
-  auto* const loaded = world.value<std::int32_t>(false);
-  world.judge(stateport_request_cache_settle(cache, given, count, loaded, world.value<std::size_t>(false)));
+  auto* const out = world.result<stateport_settled_transfers>();
+  const stateport_status status = stateport_request_cache_settle(cache, given, count, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) read_transfers(world, out->transfers, out->transfer_count);
+  world.judge(status);
 }
 
 void loading(World& world) {
@@ -406,7 +396,11 @@ void loading(World& world) {
 }
 
 void drain(World& world) {
-  world.judge(stateport_request_cache_drain(pick_cache(world)));
+  auto* const cache = pick_cache(world);
+  auto* const out = world.result<stateport_transfer_plan>();
+  const stateport_status status = stateport_request_cache_drain(cache, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) read_transfers(world, out->transfers, out->count);
+  world.judge(status);
 }
 
 void attach(World& world) {
@@ -435,11 +429,10 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,     start,          chunk,
-                          plan,         plan,          cancel,     commit,      commit,    run_pass,       run_pass,
-                          run_pass,     end,           end,        end_copies,  request,   places,         insert,
-                          insert,       reset,         prometheus, take_events, check,     take_transfers, settle,
-                          settle,       loading,       drain,      attach,      set_speeds};
+constexpr Call calls[] = {
+    cache_create, cache_destroy, describe,    start,    start,  start,  chunk,  plan,    plan,   cancel, commit,
+    commit,       run_pass,      run_pass,    run_pass, end,    end,    end,    request, places, insert, insert,
+    reset,        prometheus,    take_events, check,    settle, settle, settle, loading, drain,  attach, set_speeds};
 
 }  // namespace
 

@@ -370,7 +370,10 @@ void begin_transfers(DeviceWorld& world) {
   auto* const cache = pick_cache(world);
   auto* const tiers = pick_tiers(world);
   void* const stream = world.stream();
-  world.judge(stateport_state_tiers_begin_transfers(tiers, stream, cache, world.value<std::size_t>()));
+  stateport_transfer_plan drained = {};
+  drained.size = sizeof drained;
+  static_cast<void>(stateport_request_cache_drain(cache, world.input.chance(128) ? &drained : nullptr));
+  world.judge(stateport_state_tiers_begin_transfers(tiers, stream, cache, drained.transfers, drained.count));
 }
 
 void end_transfers(DeviceWorld& world) {
@@ -407,9 +410,13 @@ void serve(DeviceWorld& world) {
   started.size = sizeof started;
   std::size_t done = 0;
   stateport_status status = stateport_request_cache_start(cache, &prompt, 1, &started, &done);
+  const auto begin = [&](const auto& answer) {
+    static_cast<void>(
+        stateport_state_tiers_begin_transfers(tiers, nullptr, cache, answer.transfers, answer.transfer_count));
+  };
+  if (status == STATEPORT_OK) begin(started);
   for (const std::int64_t budget : budgets) {
     if (status != STATEPORT_OK) break;
-    static_cast<void>(stateport_state_tiers_begin_transfers(tiers, nullptr, cache, nullptr));
     settle_served(tiers, cache);
     std::int64_t chunk = 0;
     status = stateport_request_cache_chunk(cache, &started.request, &budget, 1, &chunk, nullptr);
@@ -420,7 +427,7 @@ void serve(DeviceWorld& world) {
     plan.size = sizeof plan;
     status = stateport_request_cache_plan(cache, &batch, &plan);
     if (status != STATEPORT_OK) break;
-    static_cast<void>(stateport_state_tiers_begin_transfers(tiers, nullptr, cache, nullptr));
+    begin(plan);
     stateport_pass_plan next = {};
     next.size = sizeof next;
     stateport_pass_commit commit = {};
@@ -428,14 +435,15 @@ void serve(DeviceWorld& world) {
     commit.next = &next;
     const std::int32_t count = 0;
     status = stateport_request_cache_commit(cache, plan.pass, &count, 1, nullptr, 0, &commit);
-    if (status == STATEPORT_OK)
-      static_cast<void>(stateport_state_tiers_begin_transfers(tiers, nullptr, cache, nullptr));
+    if (status == STATEPORT_OK) begin(commit);
   }
   world.judge(status);
   if (done == 0) return;
-  status = stateport_request_cache_end(cache, &started.request, 1, how, nullptr);
+  stateport_ended_requests ended = {};
+  ended.size = sizeof ended;
+  status = stateport_request_cache_end(cache, &started.request, 1, how, nullptr, &ended);
   world.judge(status);
-  static_cast<void>(stateport_state_tiers_begin_transfers(tiers, nullptr, cache, nullptr));
+  if (status == STATEPORT_OK) begin(ended);
   settle_served(tiers, cache);
 }
 

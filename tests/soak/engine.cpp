@@ -118,7 +118,7 @@ void Engine::step() {
   if (random_.chance(1)) refused();
   const std::int64_t rare = random_.between(0, 9999);
   if (rare < 20) mover_->strike();
-  if (rare >= 20 && rare < 25) cache_->tiers()->drain();
+  if (rare >= 20 && rare < 25) mover_->take(cache_->tiers()->drain());
   if (may_begin() && mover_->under_way() > 0) settle(false);
   follow_events();
   if (setup_.requests_of_life > 0 && figures_.requests >= next_restart_) restart();
@@ -131,7 +131,6 @@ void Engine::rest() {
     if (pass_) commit();
   }
   while (!running_.empty()) end(running_.begin()->first, RequestEnd::finished);
-  take_transfers();
   settle(true);
   follow_events();
   cache_->check_invariants();
@@ -151,7 +150,7 @@ void Engine::reset() {
   next_reset_ += setup_.requests_to_reset;
   rest();
   cache_->reset();
-  take_transfers();
+  mover_->take(cache_->tiers()->settle({}).transfers);
   follow_events();
   must(stored_.empty(), "a reset leaves something that events say is stored");
   for (const Medium medium : {Medium::host, Medium::file})
@@ -164,8 +163,7 @@ void Engine::drain() {
   const auto bytes = [&] { return cache_->tiers()->usage(Medium::file).bytes_written; };
   for (int round = 0; round < 8 && written < bytes(); ++round) {
     written = bytes();
-    cache_->tiers()->drain();
-    take_transfers();
+    mover_->take(cache_->tiers()->drain());
     settle(true);
   }
 }
@@ -249,6 +247,7 @@ void Engine::start() {
   }
   steps_without_start_ = 0;
   ++figures_.requests;
+  mover_->take(started->transfers);
   must(search != PromptSearch::device || !started->load, "a load for a request that asked for none");
   must(started->load.has_value() == cache_->tiers()->is_loading(started->request), "a load that is not under way");
   must((started->lost.value_or(LostHit::never_stored) != LostHit::never_stored) == (started->lost_tokens > 0),
@@ -289,10 +288,9 @@ void Engine::end(RequestId id, RequestEnd how) {
   figures_.aborted += how == RequestEnd::aborted;
   if (setup_.planted == Planted::slot && !is_in_pass) return;
   if (setup_.planted == Planted::pages) lose_pages();
-  const CopyPlan copies = cache_->end(id, how, random_hint(conversation));
-  const std::vector<SlotCopy> kept(copies.begin(), copies.end());
-  if (!kept.empty()) take_transfers();
-  world_->after_end(kept);
+  const EndedRequest ended = cache_->end(id, how, random_hint(conversation));
+  mover_->take(ended.transfers);
+  world_->after_end(ended.copies);
 }
 
 std::vector<PassRow> Engine::next_rows() {
@@ -318,9 +316,8 @@ std::vector<PassRow> Engine::next_rows() {
 void Engine::plan() {
   if (planned_ || (pass_ && !setup_.options.overlap)) return;
   const std::vector<PassRow> rows = next_rows();
-  take_transfers();
   const PassPlan plan = cache_->plan(rows);
-  take_transfers();
+  mover_->take(plan.transfers);
   planned_.emplace();
   planned_->pass = plan.pass;
   planned_->ready = plan.ready;
@@ -393,7 +390,7 @@ void Engine::commit() {
     live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
-  take_transfers();
+  mover_->take(commit.transfers);
   world_->after(commit);
   if (!second_) check_states(*pass_);
   pass_.reset();
@@ -419,18 +416,13 @@ void Engine::check_states(const Batch& batch) const {
   }
 }
 
-void Engine::take_transfers() {
-  mover_->take(cache_->tiers()->take_transfers());
-}
-
 void Engine::settle(bool all) {
   const Clock::time_point begin = Clock::now();
   do {
     must(Clock::now() - begin < patience, "transfers are not answered");
     results_.clear();
     mover_->poll(results_, all);
-    cache_->tiers()->settle(results_);
-    take_transfers();
+    mover_->take(cache_->tiers()->settle(results_).transfers);
     follow_loads();
   } while (all && mover_->under_way() > 0);
 }

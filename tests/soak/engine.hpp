@@ -127,7 +127,6 @@ class Engine {
   void run_row(std::size_t index, RunRow& row);
   void commit();
   void check_states(const Batch& batch) const;
-  void take_transfers();
   void settle(bool all);
   void drain();
   void follow_loads();

@@ -25,7 +25,7 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
   virtual ~Mover() = default;
 
-  virtual void take(TransferPlan plan) = 0;
+  virtual void take(TransferPlan transfers) = 0;
   /// Appends answers: some of those that there are, or with `all` what ends by waiting.
   virtual void poll(std::vector<TransferResult>& results, bool all) = 0;
   [[nodiscard]] virtual std::size_t under_way() const = 0;

@@ -152,12 +152,12 @@ void RealTiers::read_slot(const Transfer& transfer) {
   must(bytes_ == expected_, "an image was loaded with other bytes than were stored");
 }
 
-void RealTiers::take(TransferPlan plan) {
-  for (const Transfer& transfer : plan.transfers) {
+void RealTiers::take(TransferPlan transfers) {
+  for (const Transfer& transfer : transfers) {
     if (transfer.kind == Transfer::Kind::store) write_slot(transfer);
     if (transfer.kind != Transfer::Kind::drop) transfers_.emplace(transfer.id, transfer);
   }
-  tiers_->execute(stream_, plan);
+  tiers_->execute(stream_, transfers);
 }
 
 void RealTiers::poll(std::vector<TransferResult>& results, bool all) {
@@ -190,7 +190,7 @@ std::vector<ImageKey> RealTiers::found() {
 
 void RealTiers::remove(const ImageKey& image) {
   const Transfer drop{.kind = Transfer::Kind::drop, .image = image, .from = Medium::file, .to = Medium::file};
-  tiers_->execute(stream_, {{&drop, 1}});
+  tiers_->execute(stream_, {&drop, 1});
 }
 
 void RealTiers::strike() {

@@ -52,7 +52,7 @@ class RealTiers final : public Mover {
   /// The image sizes, for RequestCacheOptions::tiers.
   static void set_image_bytes(RequestCacheOptions& options);
 
-  void take(TransferPlan plan) override;
+  void take(TransferPlan transfers) override;
   void poll(std::vector<TransferResult>& results, bool all) override;
   [[nodiscard]] std::size_t under_way() const override { return transfers_.size(); }
   [[nodiscard]] std::vector<ImageKey> found() override;

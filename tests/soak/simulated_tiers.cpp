@@ -41,8 +41,8 @@ Images& SimulatedTiers::tier(Medium medium) {
   return medium == Medium::file ? *files_ : remote_->images;
 }
 
-void SimulatedTiers::take(TransferPlan plan) {
-  for (const Transfer& transfer : plan.transfers) begin(transfer);
+void SimulatedTiers::take(TransferPlan transfers) {
+  for (const Transfer& transfer : transfers) begin(transfer);
 }
 
 void SimulatedTiers::begin(const Transfer& transfer) {

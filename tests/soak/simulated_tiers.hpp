@@ -49,7 +49,7 @@ class SimulatedTiers final : public Mover {
   SimulatedTiers(test::Random& random, MarkWorld& world, std::shared_ptr<Images> files,
                  std::shared_ptr<SharedImages> remote, FaultCounts& counts);
 
-  void take(TransferPlan plan) override;
+  void take(TransferPlan transfers) override;
   void poll(std::vector<TransferResult>& results, bool all) override;
   [[nodiscard]] std::size_t under_way() const override { return moving_.size(); }
   [[nodiscard]] std::vector<ImageKey> found() override;

@@ -46,13 +46,12 @@ RequestCacheOptions options_of(Combination index) {
   return options;
 }
 
-void move_all(RequestCache& cache) {
-  for (;;) {
+void move_all(RequestCache& cache, TransferPlan transfers) {
+  while (!transfers.empty()) {
     std::vector<TransferResult> results;
-    for (const Transfer& transfer : cache.tiers()->take_transfers().transfers)
+    for (const Transfer& transfer : transfers)
       if (transfer.kind != Transfer::Kind::drop) results.push_back({.id = transfer.id});
-    if (results.empty()) return;
-    static_cast<void>(cache.tiers()->settle(results));
+    transfers = cache.tiers()->settle(results).transfers;
   }
 }
 
@@ -60,7 +59,7 @@ void move_all(RequestCache& cache) {
 std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double now_s) {
   const auto started = cache.start({.tokens = prompt, .now_s = now_s});
   must(started.has_value(), "a request finds no room");
-  move_all(cache);
+  move_all(cache, started->transfers);
   const std::int64_t reused = cache.computed(started->request);
   while (cache.computed(started->request) < std::ssize(prompt)) {
     const std::int64_t left = std::ssize(prompt) - cache.computed(started->request);
@@ -68,15 +67,14 @@ std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double
                       .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left).tokens)};
     const PassPlan plan = cache.plan({&row, 1});
     must(plan.rows_without_room == 0, "a row finds no room");
-    move_all(cache);
+    move_all(cache, plan.transfers);
     const bool ends = row.tokens == left;
     const std::int32_t count = ends ? 1 : 0;
     const Token token = 1;
-    static_cast<void>(cache.commit(plan.pass, {&count, 1}, {&token, ends ? std::size_t{1} : 0}));
-    move_all(cache);
+    move_all(cache, cache.commit(plan.pass, {&count, 1}, {&token, ends ? std::size_t{1} : 0}).transfers);
   }
   cache.finish(started->request);
-  move_all(cache);
+  move_all(cache, cache.tiers()->settle({}).transfers);
   return reused;
 }
 

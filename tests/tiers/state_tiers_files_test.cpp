@@ -55,7 +55,7 @@ struct FilesWorld {
     return all;
   }
   TransferStatus run(const Transfer& transfer) {
-    tiers.execute(stream, {{&transfer, 1}});
+    tiers.execute(stream, {&transfer, 1});
     const std::vector<TransferResult> results = wait();
     REQUIRE(results.size() == 1);
     return results[0].status;
@@ -84,7 +84,7 @@ TEST_CASE("what was copied to files is there after a restart, bit for bit") {
       if (slot >= 2) CHECK(world.run(stores.back()) == TransferStatus::done);
     }
     stores.resize(2);
-    world.tiers.execute(world.stream, {stores});
+    world.tiers.execute(world.stream, stores);
     CHECK(world.wait().size() == 2);
     for (const Transfer& store : stores) CHECK(world.run(copy_down(9, store.image)) == TransferStatus::done);
     CHECK(world.tiers.files()->keys().size() == 4);
@@ -179,7 +179,7 @@ TEST_CASE("drain copies all that host memory holds, and only that") {
     }
     world.states.fill(0, state_image(1));
     stores.push_back(store_to(Medium::host, 9, state_image(1), 0));
-    world.tiers.execute(world.stream, {stores});
+    world.tiers.execute(world.stream, stores);
     std::vector<TransferResult> results(100);
     int calls = 0;
     while (world.tiers.drain(world.stream) > 0) {
@@ -212,7 +212,7 @@ TEST_CASE("drain begins no copy while more loads than its bound are under way") 
   const std::vector<Transfer> loads{load_from(Medium::file, 6, state_image(1), 1),
                                     load_from(Medium::file, 7, state_image(1), 2),
                                     load_from(Medium::file, 8, state_image(1), 3)};
-  world.tiers.execute(world.stream, {loads});
+  world.tiers.execute(world.stream, loads);
   CHECK(world.tiers.drain(world.stream) == 7);
   for (const TransferResult& result : world.wait()) CHECK(result.status == TransferStatus::done);
   while (world.tiers.drain(world.stream) > 0) world.wait();
@@ -266,7 +266,7 @@ TEST_CASE("files need staging memory and a folder, and transfers with files a fi
   CHECK(plain.files() == nullptr);
   CHECK_THROWS_AS(static_cast<void>(plain.drain(world.stream)), InvalidState);
   const Transfer store = store_to(Medium::file, 1, state_image(1), 0);
-  CHECK_THROWS_WITH_AS(plain.execute(world.stream, {{&store, 1}}), doctest::Contains("to = 2"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(plain.execute(world.stream, {&store, 1}), doctest::Contains("to = 2"), InvalidArgument);
   options.files = FileTierOptions{.folder = folder.images() + "/none/there", .capacity_bytes = 1 << 20};
   CHECK_THROWS_AS(StateTiers(memory, options), InvalidArgument);
   options.files->folder = (folder.path() / "other").string();
@@ -296,13 +296,13 @@ TEST_CASE("random transfers with a real folder load what their keys say, restart
         } else if (choice == 1) {
           const std::vector<Transfer> plan{store_to(Medium::host, 1, key, from), copy_down(2, key),
                                            drop_from(Medium::host, key)};
-          world.tiers.execute(world.stream, {plan});
+          world.tiers.execute(world.stream, plan);
           const auto results = world.wait();
           REQUIRE(std::ranges::count(results, TransferResult{2, TransferStatus::done}) == 1);
           in_file.insert(prefix);
         } else if (random.chance(50)) {
           const Transfer drop = drop_from(Medium::file, key);
-          world.tiers.execute(world.stream, {{&drop, 1}});
+          world.tiers.execute(world.stream, {&drop, 1});
           in_file.erase(prefix);
         }
         const ImageKey wanted = kv_image(static_cast<std::uint64_t>(random.between(1, 12)));

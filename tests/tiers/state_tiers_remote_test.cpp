@@ -119,7 +119,7 @@ struct TiersRank {
   /// One transfer, and how it ended.
   TransferStatus run(Transfer transfer) {
     transfer.id = 1;
-    tiers.execute(stream, {{&transfer, 1}});
+    tiers.execute(stream, {&transfer, 1});
     return statuses_of_all(tiers, stream).at(0);
   }
 };

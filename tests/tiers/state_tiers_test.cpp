@@ -94,9 +94,9 @@ TEST_CASE("states and KV come back bit for bit, whatever their spec and place, a
       }
       test::reference::copy_slots(before[i], images[i], plan);
     }
-    tiers.execute(stream, {stored});
+    tiers.execute(stream, stored);
     if (random.chance(50)) REQUIRE(all_done(wait_for_all(tiers, stream), stored.size()));
-    tiers.execute(stream, {loaded});
+    tiers.execute(stream, loaded);
     wait_for_all(tiers, stream);
     for (const StoreImage& image : images) REQUIRE(image.matches_device(stream));
     tiers.check_invariants();
@@ -151,7 +151,7 @@ TEST_CASE("put and get number their transfers apart from those of a RequestCache
   CHECK(std::ranges::count(results, TransferResult{missed, TransferStatus::gone}) == 1);
   CHECK(world.states.holds(5, state_image(1)));
   const Transfer drop = test::drop_from(Medium::host, state_image(1));
-  world.tiers.execute(stream, {{&drop, 1}});
+  world.tiers.execute(stream, {&drop, 1});
   CHECK(world.tiers.host().usage().images == 0);
   CHECK_THROWS_WITH_AS(world.tiers.put(stream, state_image(1), SlotId{6}), doctest::Contains("place = 6"),
                        InvalidArgument);
@@ -174,11 +174,11 @@ TEST_CASE("loads from elsewhere are left to the engine") {
   const Stream stream = Stream::default_stream();
   Transfer load = load_from(Medium::host, 7, kv_image(1), 2);
   load.from = Medium::elsewhere;
-  world.tiers.execute(stream, {{&load, 1}});
+  world.tiers.execute(stream, {&load, 1});
   CHECK(world.tiers.in_flight() == 0);
   Transfer store = store_to(Medium::host, 8, state_image(1), 0);
   store.to = Medium::elsewhere;
-  CHECK_THROWS_WITH_AS(world.tiers.execute(stream, {{&store, 1}}), doctest::Contains("to = 4"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(world.tiers.execute(stream, {&store, 1}), doctest::Contains("to = 4"), InvalidArgument);
 }
 
 TEST_CASE("copies on different streams run one behind the other") {
@@ -207,9 +207,9 @@ TEST_CASE("a plan longer than a launch takes as arguments stores and loads all o
     stores.push_back(store_to(Medium::host, stores.size() + 1, key, block));
     loads.push_back(load_from(Medium::host, loads.size() + 1, key, 299 - block));
   }
-  world.tiers.execute(stream, {stores});
+  world.tiers.execute(stream, stores);
   CHECK(all_done(wait_for_all(world.tiers, stream), 300));
-  world.tiers.execute(stream, {loads});
+  world.tiers.execute(stream, loads);
   CHECK(all_done(wait_for_all(world.tiers, stream), 300));
   for (std::int32_t block = 0; block < 300; ++block)
     CHECK(world.kv.holds(299 - block, kv_image(static_cast<std::uint64_t>(block))));
@@ -227,7 +227,7 @@ TEST_CASE("nothing is allocated once as much was under way before") {
     plan.push_back(test::drop_from(Medium::host, kv_image(static_cast<std::uint64_t>(block))));
   std::vector<TransferResult> results(1000);
   const auto run = [&] {
-    world.tiers.execute(stream, {plan});
+    world.tiers.execute(stream, plan);
     while (world.tiers.in_flight() > 0) static_cast<void>(world.tiers.poll(stream, results));
   };
   for (int warm = 0; warm < 3; ++warm) run();

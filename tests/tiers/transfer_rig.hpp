@@ -106,7 +106,7 @@ class TransferRig {
   }
 
   void execute(const std::vector<Transfer>& transfers) {
-    make_call([&] { executor->execute(stream, {transfers}); });
+    make_call([&] { executor->execute(stream, transfers); });
     executor->check_invariants();
   }
   std::vector<TransferResult> poll(std::size_t max = 1000) {

@@ -150,16 +150,16 @@ class StateTiers::Impl {
     return lanes.make(std::move(parts));
   }
 
-  void run(const Stream& stream, TransferPlan plan) {
+  void run(const Stream& stream, TransferPlan transfers) {
     require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
-    executor.execute(stream, plan);
+    executor.execute(stream, transfers);
   }
   /// With numbers of their own, the first of which it returns.
   TransferId run_own(const Stream& stream, std::vector<Transfer> transfers) {
     const TransferId first = std::exchange(next_id, next_id + transfers.size());
     for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = first + i;
     try {
-      run(stream, {.transfers = transfers});
+      run(stream, transfers);
     } catch (const BackendError&) {
       throw;  // some may be under way
     } catch (...) {
@@ -201,8 +201,8 @@ StateTiers::StateTiers(StateTiers&&) noexcept = default;
 StateTiers& StateTiers::operator=(StateTiers&&) noexcept = default;
 StateTiers::~StateTiers() = default;
 
-void StateTiers::execute(const Stream& stream, TransferPlan plan) {
-  impl_->run(stream, plan);
+void StateTiers::execute(const Stream& stream, TransferPlan transfers) {
+  impl_->run(stream, transfers);
 }
 
 void StateTiers::reserve(std::size_t transfers) {
@@ -266,7 +266,7 @@ void StateTiers::remove(const Stream& stream, std::span<const ImageKey> images) 
     if (impl_->files)
       drops.push_back({.kind = Transfer::Kind::drop, .image = image, .from = Medium::file, .to = Medium::file});
   }
-  impl_->run(stream, {.transfers = drops});
+  impl_->run(stream, drops);
 }
 
 std::size_t StateTiers::drain(const Stream& stream) {

@@ -76,10 +76,10 @@ TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, Copy
   image_batch_.reserve(static_cast<std::size_t>(images_max));
 }
 
-void TransferExecutor::execute(const Stream& stream, TransferPlan plan) {
-  for (const Transfer& transfer : plan.transfers) check(transfer);
-  reserve(plan.transfers.size());
-  for (const Transfer& transfer : plan.transfers)
+void TransferExecutor::execute(const Stream& stream, TransferPlan transfers) {
+  for (const Transfer& transfer : transfers) check(transfer);
+  reserve(transfers.size());
+  for (const Transfer& transfer : transfers)
     if (transfer.from != Medium::elsewhere) start(stream, transfer);
   let_go_on(stream);
 }

@@ -58,7 +58,7 @@ class TransferExecutor {
 
   /// Both throw std::bad_alloc; nothing has changed then. A transfer for which a lane or a lower tier has no memory has
   /// failed.
-  void execute(const Stream& stream, TransferPlan plan);
+  void execute(const Stream& stream, TransferPlan transfers);
   /// Makes room for all that this number of further transfers, and those under way, may need.
   void reserve(std::size_t transfers);
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);

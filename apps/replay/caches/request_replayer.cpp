@@ -304,7 +304,7 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
 void RequestReplayer::finish(Serving& serving) {
   if (!cache_->options().overlap)
     check(cache_->state(serving.request), serving, serving.computed, "left at its end", false);
-  mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint));
+  mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint).copies);
   serving.request = {};
   ++counts_.requests;
 }

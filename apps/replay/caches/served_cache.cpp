@@ -121,7 +121,7 @@ Hit ServedCache::begin() {
   const auto started = cache_->start({.tokens = tokens_, .hint = wanted_.hint, .now_s = wanted_.arrival_s()});
   require_invariant(started.has_value(), "ServedCache", "a request finds no room though no other runs");
   request_ = started->request;
-  move_between_tiers();
+  move_between_tiers(started->transfers);
   reused_tokens_ = cache_->computed(request_);
   const std::int64_t matched = std::max(reused_tokens_, started->reused_tokens + started->lost_tokens);
   return {.matched_blocks = static_cast<std::int32_t>(matched / tokens_per_block),
@@ -138,7 +138,7 @@ PassPlan ServedCache::plan() {
   const PassPlan plan = cache_->plan({&row, 1});
   require_invariant(plan.rows_without_room == 0, "ServedCache", "a prompt finds no room though no other runs");
   pass_ = plan.pass;
-  move_between_tiers();
+  move_between_tiers(plan.transfers);
   return plan;
 }
 
@@ -146,35 +146,35 @@ PassCommit ServedCache::commit() {
   constexpr std::int32_t sampled = 0;
   const PassCommit commit = cache_->commit(pass_, {&sampled, 1}, {});
   dropped_checkpoints_ += commit.dropped_states;
-  if (CacheTiers* const tiers = cache_->tiers()) {
-    moved_.clear();
-    mover_->transfer(tiers->take_transfers(), moved_);  // settled once the copies of the commit are enqueued
-  }
+  moved_.clear();
+  mover_->transfer(commit.transfers, moved_);  // settled once the copies of the commit are enqueued
   return commit;
 }
 
 void ServedCache::finish() {
   if (!request_.valid()) return;
   CacheTiers* const tiers = cache_->tiers();
-  if (tiers != nullptr) tiers->settle(moved_);
-  const CopyPlan ended = cache_->finish(request_, wanted_.hint);
-  kept_.assign(ended.begin(), ended.end());
-  moved_.clear();
-  if (tiers != nullptr) mover_->transfer(tiers->take_transfers(), moved_);
-  mover_->after_end(kept_);
-  if (tiers != nullptr) tiers->settle(moved_);
-  move_between_tiers();
+  if (tiers != nullptr) {
+    const TransferPlan next = tiers->settle(moved_).transfers;
+    moved_.clear();
+    mover_->transfer(next, moved_);
+  }
+  const EndedRequest ended = cache_->finish(request_, wanted_.hint);
+  mover_->transfer(ended.transfers, moved_);
+  mover_->after_end(ended.copies);
+  if (tiers != nullptr) {
+    mover_->transfer(tiers->settle({}).transfers, moved_);
+    move_between_tiers(tiers->settle(moved_).transfers);
+  }
   if (!events_.empty()) take_events();
 }
 
-/// What is decided is done at once.
-void ServedCache::move_between_tiers() {
-  CacheTiers* const tiers = cache_->tiers();
-  if (tiers == nullptr) return;
-  for (TransferPlan plan = tiers->take_transfers(); !plan.transfers.empty(); plan = tiers->take_transfers()) {
+/// Carries the transfers out at once, and those that follow from their ends.
+void ServedCache::move_between_tiers(TransferPlan transfers) {
+  while (!transfers.empty()) {
     moved_.clear();
-    mover_->transfer(plan, moved_);
-    tiers->settle(moved_);
+    mover_->transfer(transfers, moved_);
+    transfers = cache_->tiers()->settle(moved_).transfers;
   }
 }
 

@@ -64,7 +64,7 @@ class ServedCache final : public ReplayCache {
 
  private:
   void take_events();
-  void move_between_tiers();
+  void move_between_tiers(TransferPlan transfers);
 
   std::unique_ptr<RequestCache> cache_;
   std::optional<BlockHasher> hasher_;  ///< of an index by block hash, to time it
@@ -81,7 +81,6 @@ class ServedCache final : public ReplayCache {
   PassId pass_ = 0;
   std::vector<std::int32_t> stored_;
   std::vector<TransferResult> moved_;
-  std::vector<SlotCopy> kept_;
   NoPasses nothing_;
   PassMover* mover_ = &nothing_;
   std::int64_t block_size_tokens_;  ///< of the workload

@@ -60,7 +60,7 @@ void FleetNode::begin_next(double now_s) {
   current_->request = started->request;
   current_->result.device_hit_tokens = real_tokens(started->reused_tokens);
   current_->result.lost = started->lost_tokens > 0 ? started->lost : std::nullopt;
-  move(now_s);
+  move(now_s, started->transfers);
   if (cache_->tiers() == nullptr || !cache_->tiers()->is_loading(current_->request)) compute(now_s);
 }
 
@@ -76,7 +76,7 @@ void FleetNode::compute(double now_s) {
     const PassPlan plan = cache_->plan({&row, 1});
     require_invariant(plan.rows_without_room == 0, "FleetNode", "a prompt finds no room though no other runs");
     current.pass = plan.pass;
-    move(now_s);
+    move(now_s, plan.transfers);
   }
   result.load_failed = result.loaded_tokens == 0 && current.medium != Medium::device;
   if (result.loaded_tokens > 0) result.medium = current.medium;
@@ -92,10 +92,12 @@ ServedPrompt FleetNode::prompt_computed(double now_s) {
   const Current current = *std::exchange(current_, std::nullopt);
   if (current.request.valid()) {
     constexpr std::int32_t sampled = 0;
-    static_cast<void>(cache_->commit(current.pass, {&sampled, 1}, {}));
-    static_cast<void>(take(now_s));
-    cache_->finish(current.request, crowd_.workload.request(current.index).hint);
-    move(now_s);
+    begin(now_s, cache_->commit(current.pass, {&sampled, 1}, {}).transfers);
+    begin(now_s, settle());
+    const EndedRequest ended = cache_->finish(current.request, crowd_.workload.request(current.index).hint);
+    begin(now_s, ended.transfers);
+    begin(now_s, rest());
+    move(now_s, settle());
   }
   ++counts_.requests;
   counts_.input_tokens += crowd_.workload.request(current.index).input_tokens;
@@ -103,22 +105,30 @@ ServedPrompt FleetNode::prompt_computed(double now_s) {
   return current.result;
 }
 
-/// What the cache decided is carried out, until it decides nothing more.
-void FleetNode::move(double now_s) {
-  while (take(now_s)) {
+/// Carries the transfers out, and all that follow from their ends.
+void FleetNode::move(double now_s, TransferPlan transfers) {
+  while (!transfers.empty()) {
+    begin(now_s, transfers);
+    transfers = settle();
   }
 }
 
-/// False: there was nothing to carry out.
-bool FleetNode::take(double now_s) {
+void FleetNode::begin(double now_s, TransferPlan transfers) {
+  for (const Transfer& transfer : transfers) carry_out(now_s, transfer);
+}
+
+/// Transfers of calls whose answers name none.
+TransferPlan FleetNode::rest() {
   CacheTiers* const tiers = cache_->tiers();
-  if (tiers == nullptr) return false;
-  const TransferPlan plan = tiers->take_transfers();
-  if (plan.transfers.empty()) return false;
+  return tiers == nullptr ? TransferPlan{} : tiers->settle({}).transfers;
+}
+
+/// Tells the cache which transfers have ended at once. Returns those that it decides then.
+TransferPlan FleetNode::settle() {
+  if (answers_.empty()) return {};
+  const TransferPlan next = cache_->tiers()->settle(answers_).transfers;
   answers_.clear();
-  for (const Transfer& transfer : plan.transfers) carry_out(now_s, transfer);
-  tiers->settle(answers_);
-  return true;
+  return next;
 }
 
 void FleetNode::carry_out(double now_s, const Transfer& transfer) {
@@ -158,8 +168,7 @@ void FleetNode::transfer_ended(double now_s, TransferId id) {
   if (transfer.kind == Transfer::Kind::load) --current_->loads;
   const TransferResult result{.id = id, .status = status_of(transfer)};
   const bool waited = current_ && !current_->pass && current_->request.valid();
-  cache_->tiers()->settle({&result, 1});
-  move(now_s);
+  move(now_s, cache_->tiers()->settle({&result, 1}).transfers);
   if (waited && !cache_->tiers()->is_loading(current_->request)) compute(now_s);
 }
 
@@ -219,7 +228,7 @@ void FleetNode::restart(double now_s) {
   std::ranges::sort(files, {}, &std::pair<std::uint64_t, ImageKey>::first);
   for (const auto& [written, image] : files)
     if (!cache_->tiers()->attach(Medium::file, image)) kept_files_.erase(image);
-  move(now_s);
+  move(now_s, rest());
 }
 
 void FleetNode::take_events(std::vector<CacheEvent>& events) {

@@ -108,8 +108,10 @@ class FleetNode {
 
   void begin_next(double now_s);
   void compute(double now_s);
-  void move(double now_s);
-  [[nodiscard]] bool take(double now_s);
+  void move(double now_s, TransferPlan transfers);
+  void begin(double now_s, TransferPlan transfers);
+  [[nodiscard]] TransferPlan rest();
+  [[nodiscard]] TransferPlan settle();
   void carry_out(double now_s, const Transfer& transfer);
   void note_file(const Transfer& transfer, bool there);
   [[nodiscard]] double arrival_s(double now_s, const Transfer& transfer);

@@ -129,9 +129,9 @@ void DevicePasses::after_end(CopyPlan copies) {
   if (!copies.empty()) timed(counts_.copy_seconds, [&] { keeper_.copy_shifted(stream_, copies); });
 }
 
-void DevicePasses::transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) {
+void DevicePasses::transfer(TransferPlan transfers, std::vector<TransferResult>& answers) {
   moves_.clear();
-  for (const Transfer& transfer : plan.transfers) {
+  for (const Transfer& transfer : transfers) {
     const bool answered = transfer.kind != Transfer::Kind::drop;
     if (transfer.image.content == CacheContent::state)
       moves_.push_back(transfer);

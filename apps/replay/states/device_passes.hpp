@@ -45,7 +45,7 @@ class DevicePasses final : public PassMover {
   void forward(const PassForward& forward) override;
   void after(const PassCommit& commit) override;
   void after_end(CopyPlan copies) override;
-  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override;
+  void transfer(TransferPlan transfers, std::vector<TransferResult>& answers) override;
   [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
   [[nodiscard]] MoverCounts counts() const override;
 

@@ -78,7 +78,7 @@ class PassMover {
   /// Enqueues the copies that follow the end of a request.
   virtual void after_end(CopyPlan copies) = 0;
   /// Carries out a plan, to its end: appends an answer for each transfer that wants one.
-  virtual void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) = 0;
+  virtual void transfer(TransferPlan transfers, std::vector<TransferResult>& answers) = 0;
   /// The number of 16-byte words of the state that `state` reads which are not those of the state after `window`
   /// [history], the prefixes that end at its last tokens. `restored`: a request continues from it.
   [[nodiscard]] virtual std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) = 0;
@@ -93,8 +93,8 @@ class NoPasses final : public PassMover {
   void forward(const PassForward&) override {}
   void after(const PassCommit& commit) override { counts_.commits += commit.published_states; }
   void after_end(CopyPlan) override {}
-  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
-    for (const Transfer& transfer : plan.transfers)
+  void transfer(TransferPlan transfers, std::vector<TransferResult>& answers) override {
+    for (const Transfer& transfer : transfers)
       if (transfer.kind != Transfer::Kind::drop) answers.push_back({.id = transfer.id});
   }
   std::uint64_t check(const RowState&, std::span<const Content>, bool restored) override {

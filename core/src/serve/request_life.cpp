@@ -42,7 +42,6 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
 
 std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   check_prompt(prompt, book_.options.max_request_tokens, clock_.least_s());
-  if (tiers_) tiers_->check_taken("start");
   if (free_requests_.empty()) {
     book_.now_s = clock_.at(prompt.now_s);
     return std::nullopt;
@@ -55,7 +54,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   book_.now_s = clock_.at(prompt.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = prompt.name_space, .media = prompt.media});
   if (!opened) {
-    if (tiers_) tiers_->end_call(false);
+    if (tiers_) tiers_->end_call();
     return std::nullopt;
   }
   free_requests_.pop_back();
@@ -73,6 +72,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   const std::int64_t usable_tokens = floor_to(record.prompt_tokens - 1, std::int64_t{book_.options.block_size_tokens});
   if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
   index_->note_memory(id);
+  started.transfers = take_transfers();
   return started;
 }
 
@@ -115,13 +115,13 @@ RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
-  if (tiers_) {
-    tiers_->check_taken("plan");
+  if (tiers_)
     for (const PassRow& row : rows)
       require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
-  }
   if (book_.passes.size() == limit) drop_newest();
-  return plan_rows(rows, false).view();
+  PassPlan plan = plan_rows(rows, false).view();
+  plan.transfers = take_transfers();
+  return plan;
 }
 
 Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
@@ -133,7 +133,7 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   book_.passes.push();
   if (pass.ready) place_busy_rows(pass);
-  if (tiers_) tiers_->end_call(true);
+  if (tiers_) tiers_->end_call();
   return pass;
 }
 
@@ -141,17 +141,14 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
   const RequestRecord& record = checked(request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
-  if (tiers_) {
-    tiers_->check_taken("insert");
-    require(!tiers_->waits(request), "request", request, "waits for a load");
-  }
+  require(!tiers_ || !tiers_->waits(request), "request", request, "waits for a load");
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
   Pass& pass = plan_rows({&row, 1}, true);
   if (pass.without_room > 0) {
     drop_newest();
-    if (tiers_) tiers_->end_call(false);
+    if (tiers_) tiers_->end_call();
     return std::nullopt;
   }
   KvRow& kv = pass.rows[0].kv;
@@ -160,6 +157,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   InsertedPrefix inserted{.plan = pass.view(), .commit = {}};
   constexpr std::int32_t sampled = 0;
   inserted.commit = settle_oldest({&sampled, 1}, {});
+  inserted.plan.transfers = take_transfers();
   return inserted;
 }
 
@@ -197,9 +195,8 @@ void RequestLife::drop_newest() {
 void RequestLife::cancel(PassId pass) {
   require_state(book_.passes.size() > 0 && book_.passes.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
-  if (tiers_) tiers_->check_taken("cancel");
   drop_newest();
-  if (tiers_) tiers_->end_call(false);
+  if (tiers_) tiers_->end_call();
 }
 
 /// The index has its part in the row.
@@ -220,9 +217,10 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
 PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
   require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
-  if (tiers_) tiers_->check_taken("commit");
   check_.check_counts(counts, std::ssize(sampled));
-  return settle_oldest(counts, sampled);
+  PassCommit commit = settle_oldest(counts, sampled);
+  commit.transfers = take_transfers();
+  return commit;
 }
 
 PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled) {
@@ -256,7 +254,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
   const PassCommit commit = take_commit();
-  if (tiers_) tiers_->end_call(true);
+  if (tiers_) tiers_->end_call();
   return commit;
 }
 
@@ -265,7 +263,8 @@ PassCommit RequestLife::take_commit() {
     group_commits_[g] = {
         .from_scratch = book_.after[g].from_scratch, .copies = book_.after[g].copies, .steps = book_.after[g].steps};
   for (std::size_t g = 0; marks_ && g < book_.groups; ++g) marks_->copied(g, group_commits_[g]);
-  PassCommit result{.groups = group_commits_,
+  PassCommit result{.transfers = {},
+                    .groups = group_commits_,
                     .published_states = book_.published,
                     .dropped_states = book_.dropped,
                     .next = std::nullopt};
@@ -281,15 +280,11 @@ PassCommit RequestLife::take_commit() {
   return result;
 }
 
-CopyPlan RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
+EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  if (tiers_) tiers_->check_taken("end");
-  if (tiers_ && tiers_->end_later(request)) {  // the places of its load must stay
-    book_.end_copies.clear();
-    return {};
-  }
+  if (tiers_ && tiers_->end_later(request)) return {};  // the places of its load must stay
   if (tiers_) tiers_->stop_asking(request);
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
@@ -300,8 +295,9 @@ CopyPlan RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hi
   book_.records[request.index()].quiet_until = 0;
   free_requests_.push_back(request.next());
   --book_.running;
-  if (tiers_) tiers_->end_call(!book_.end_copies.empty());
-  return book_.end_copies;
+  if (tiers_) tiers_->end_call();
+  if (book_.end_copies.empty()) return {};
+  return {.transfers = take_transfers(), .copies = book_.end_copies};
 }
 
 HitPlaces RequestLife::places(RequestId request, std::size_t group) const {

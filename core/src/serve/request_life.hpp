@@ -33,7 +33,7 @@ class RequestLife final : public RequestCache {
                                   std::span<const Token> sampled) override;
   [[nodiscard]] HitPlaces places(RequestId request, std::size_t group) const override;
   [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override;
-  CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const override {
     return checked(request).tokens.all();
   }
@@ -63,6 +63,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
+  [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;
   std::unique_ptr<RequestIndex> index_;

@@ -62,7 +62,7 @@ void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& 
                                               .lost = opened.lost,
                                               .stage = search == PromptSearch::known ? Stage::loads : Stage::states};
   if (search == PromptSearch::device)
-    end_call(false);
+    end_call();
   else
     look(id, cached);
   if (request.wait == Wait::answers) started.load = TierLoad{.medium = Medium::remote};
@@ -91,7 +91,7 @@ void RequestTiers::look(RequestId id, std::int64_t cached) {
   request.wait = Wait::nothing;
   if (ask(id, reach)) {
     request.wait = Wait::answers;
-    return end_call(false);
+    return end_call();
   }
   if (request.cached_tokens > request.opened_tokens) opened_[id.index()].cached_tokens = request.cached_tokens;
   if (begin_load(id, cached)) request.wait = Wait::load;
@@ -115,7 +115,7 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   if (hit.costs_more) request.lost = LostHit::tier_costs_more;
   if (!request.lost && request.cached_tokens > request.opened_tokens) request.lost = LostHit::no_checkpoint;
   if (hit.tokens == 0) {
-    end_call(false);
+    end_call();
     return false;
   }
   const auto& prefixes = device_.hashes_of(id, hit.tokens).prefixes();
@@ -125,11 +125,11 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   if (!device_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
     index_.loads().let_go(hit, prefixes, cached);
     request.lost = LostHit::locked_pool;
-    end_call(false);
+    end_call();
     return false;
   }
   if (marks_ != nullptr) marks_->loading(load_blocks_, slots);
-  end_call(false);  // the places of the load may hold contents that are to be stored first
+  end_call();  // the places of the load may hold contents that are to be stored first
   index_.loads().load(id, hit, prefixes, cached, load_blocks_, slots);
   return true;
 }
@@ -216,38 +216,19 @@ void RequestTiers::report_end(RequestId id, const ReuseHint& hint, double now_s)
                        now_s);
 }
 
-void RequestTiers::check_taken(const char* call) const {
-  require_state(!untaken_, call, "the transfers of the last plan, insert, commit or end were not taken");
-}
-
-void RequestTiers::end_call(bool planned) {
-  index_.flush();
-  untaken_ |= planned;
-}
-
-TransferPlan RequestTiers::take_transfers() {
-  untaken_ = false;
-  return index_.take_transfers();
-}
-
-std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
-  check_taken("settle");
+SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
+  if (const TransferResult* const wrong = index_.find_wrong(results))
+    require(false, "result.id", wrong->id, "is not under way");
   std::int32_t ready = 0;
-  const TransferResult* unknown = nullptr;
   for (const TransferResult& result : results) {
-    if (!index_.is_under_way(result.id)) {
-      unknown = &result;
-      break;
-    }
     const auto end = index_.settle(result);
     if (!end) continue;
     const RequestId id = end->request;
     if (!end->asked) finish_load(id, end->done);
     ready += !end->asked || look_again(id);
   }
-  end_call(false);
-  if (unknown != nullptr) require(false, "result.id", unknown->id, "is not under way");
-  return ready;
+  end_call();
+  return {.ready_requests = ready, .transfers = take_transfers()};
 }
 
 bool RequestTiers::is_loading(RequestId request) const {
@@ -255,10 +236,10 @@ bool RequestTiers::is_loading(RequestId request) const {
   return waits(request);
 }
 
-void RequestTiers::drain() {
-  check_taken("drain");
+TransferPlan RequestTiers::drain() {
   require_state(index_.levels().has(index_.levels().durable()), "drain", "there is no file tier, nor a remote tier");
   index_.stores().drain();
+  return take_transfers();
 }
 
 bool RequestTiers::attach(Medium medium, const ImageKey& image) {

@@ -22,19 +22,16 @@ class RequestTiers final : public CacheTiers {
   /// The arguments must outlive it. The options are checked, but for the tiers. `marks` may be null.
   RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks);
 
-  [[nodiscard]] TransferPlan take_transfers() override;
-  [[nodiscard]] std::size_t transfers_to_take() const noexcept override { return index_.transfers_to_take(); }
-  std::int32_t settle(std::span<const TransferResult> results) override;
+  SettledTransfers settle(std::span<const TransferResult> results) override;
   [[nodiscard]] bool is_loading(RequestId request) const override;
   [[nodiscard]] std::size_t transfers_under_way() const noexcept override { return index_.transfers_under_way(); }
-  void drain() override;
+  [[nodiscard]] std::size_t transfers_max() const noexcept override { return index_.transfers_max(); }
+  [[nodiscard]] TransferPlan drain() override;
   bool attach(Medium medium, const ImageKey& image) override;
   void set_speeds(const TierSpeeds& speeds) override;
   [[nodiscard]] TierUsage usage(Medium medium) const override;
 
   [[nodiscard]] TierIndex& index() noexcept { return index_; }
-  /// Throws InvalidState unless the transfers of the last plan, insert or commit were taken.
-  void check_taken(const char* call) const;
   /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
   /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`, and counts the
   /// request unless it waits.
@@ -51,8 +48,10 @@ class RequestTiers final : public CacheTiers {
   /// request left.
   void report_prompt(RequestId request, double now_s);
   void report_end(RequestId request, const ReuseHint& hint, double now_s);
-  /// A call of the cache ends; `planned`: the next one must wait until the transfers are taken.
-  void end_call(bool planned);
+  /// A call of the cache ends.
+  void end_call() { index_.flush(); }
+  /// All transfers that were decided and not taken.
+  [[nodiscard]] TransferPlan take_transfers() { return index_.take_transfers(); }
   void check_reset() const;
   void check_invariants() const { index_.check_invariants(); }
 
@@ -89,7 +88,6 @@ class RequestTiers final : public CacheTiers {
   std::int64_t block_size_;
   TierIndex index_;
   std::vector<Request> requests_;
-  bool untaken_ = false;  ///< transfers of a plan, an insert or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
 };

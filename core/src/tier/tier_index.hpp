@@ -60,8 +60,10 @@ class TierIndex {
     bool asked = false;  ///< to its finds; false: to its load
     bool done = false;   ///< the load brought all that it was to bring
   };
-  /// The transfer was taken, and not settled.
-  [[nodiscard]] bool is_under_way(TransferId id) const noexcept { return transfers_.find(id) != nullptr; }
+  /// The first result whose transfer is not under way, or which stands for the second time. Null: there is none.
+  [[nodiscard]] const TransferResult* find_wrong(std::span<const TransferResult> results) noexcept {
+    return transfers_.find_wrong(results);
+  }
   /// A transfer ended. Precondition: it was under way.
   std::optional<WaitEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.
@@ -72,7 +74,8 @@ class TierIndex {
 
   /// The largest number of images that come to tiers and leave them in one call.
   [[nodiscard]] std::size_t changes_max() const noexcept { return changes_max_; }
-  [[nodiscard]] std::size_t transfers_to_take() const noexcept { return transfers_.to_take(); }
+  /// The largest number of transfers between two calls of take_transfers().
+  [[nodiscard]] std::size_t transfers_max() const noexcept { return transfers_.plan_max(); }
   /// The decisions since the last call; valid until the next call of anything.
   [[nodiscard]] TransferPlan take_transfers() { return transfers_.take_plan(); }
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return transfers_.size(); }

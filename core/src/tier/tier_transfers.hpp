@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -61,20 +62,28 @@ class TierTransfers {
     plan_.push_back({.kind = Transfer::Kind::drop, .image = image, .from = medium, .to = medium});
   }
 
-  [[nodiscard]] std::size_t to_take() const noexcept { return plan_.size(); }
+  [[nodiscard]] std::size_t plan_max() const noexcept { return plan_.capacity(); }
   /// The plan since the last call, whose transfers are under way from now on. Valid until the next call of anything.
   [[nodiscard]] TransferPlan take_plan() {
     for (const Transfer& transfer : plan_)
       if (transfer.kind != Transfer::Kind::drop) places_[find_place(transfer.id)].is_taken = true;
     std::swap(plan_, taken_);
     plan_.clear();
-    return {taken_};
+    return taken_;
   }
 
   /// Null if no transfer of this number is under way. Valid until the next name().
   [[nodiscard]] const UnderWay* find(TransferId id) const noexcept {
     const std::uint32_t at = find_place(id);
     return at != HashIndex::none && places_[at].is_taken ? &places_[at].transfer : nullptr;
+  }
+  /// The first result whose transfer is not under way, or which stands for the second time. Null: there is none.
+  [[nodiscard]] const TransferResult* find_wrong(std::span<const TransferResult> results) noexcept {
+    std::size_t right = 0;
+    for (; right < results.size() && find(results[right].id) != nullptr; ++right)
+      places_[find_place(results[right].id)].is_taken = false;
+    for (const TransferResult& result : results.first(right)) places_[find_place(result.id)].is_taken = true;
+    return right < results.size() ? &results[right] : nullptr;
   }
   /// Precondition: it is under way.
   void erase(TransferId id) noexcept {

@@ -13,7 +13,7 @@ import torch
 from transformers import DynamicCache
 
 from stateport import runtime
-from stateport._arrays import Int32s
+from stateport._arrays import Int32s, Records
 from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState
 from stateport.eviction import Eviction, ReuseHint
@@ -97,7 +97,7 @@ class Ledger:
             started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=time.monotonic() - self._clock)
             if started is None:
                 return None
-            self._begin()
+            self._begin(started.transfers)
         running = Running(started.request, started)
         try:
             begin = time.perf_counter()
@@ -186,7 +186,6 @@ class Ledger:
                 return
             self.stores.save_state(cache, running.live)
             self.book.finish([running.number], [hint] if hint else None)
-            self._begin()
             self._end()
 
     def abort(self, running: Running) -> None:
@@ -195,13 +194,12 @@ class Ledger:
             if self.book.closed:
                 return
             self.book.abort([running.number])
-            self._begin()
 
     # --- Passes ------------------------------------------------------------------------------------------------------
 
     def _plan(self, running: Running, count: int) -> PassPlan | None:
         plan = self.book.plan([running.number], [count])
-        self._begin()
+        self._begin(plan.transfers)
         if not plan.room[0]:
             self.book.cancel(plan)
             return None
@@ -217,7 +215,7 @@ class Ledger:
         running.live = int(plan.groups[0].write_slot[0])
         self.stores.save_kv(cache, first, plan.kv(0, first)[:count])
         commit = self.book.commit(plan, [len(sampled)], sampled)
-        self._begin()
+        self._begin(commit.transfers)
         if len(commit.groups[0].copies):
             if cache.get_seq_length() != first + count:
                 raise InternalError(f"a state after {first + count} tokens is wanted, and the one that there is comes "
@@ -241,9 +239,9 @@ class Ledger:
         if self._layout.device.type == "cpu":
             runtime.synchronize()
 
-    def _begin(self) -> None:
+    def _begin(self, transfers: Records) -> None:
         if self.tiers is not None:
-            self.tiers.begin_transfers(self.book, self._stream())
+            self.tiers.begin_transfers(self.book, transfers, self._stream())
 
     def _end(self) -> None:
         if self.tiers is not None:
@@ -260,8 +258,7 @@ class Ledger:
             written: float = -1
             while self.tiers is not None and written != (now := self.tiers.info()["written_images"]):
                 written = now
-                self.book.drain()
-                self._begin()
+                self._begin(self.book.drain())
                 self.settle()
 
     def settle(self) -> None:
@@ -281,7 +278,7 @@ class Ledger:
         with self.lock:
             self.settle()
             self.book.reset()
-            self._begin()
+            self._end()
 
     def close(self) -> None:
         """Writes what is cached to files. What runs is given up."""

@@ -145,13 +145,14 @@ class SchedulerSide:
             self.counters.add("asked_images", answers.asked)
             self.counters.add("found_images", answers.found)
             self.counters.add("failed_transfers", answers.failed)
-            self.cache.settle(complete)
-            self._take_transfers()
+            self._begin(self.cache.settle(complete).transfers)
 
-    def _take_transfers(self) -> None:
-        if not self.options.has_tiers:
-            return
-        transfers = self.cache.take_transfers()
+    def _begin_rest(self) -> None:
+        """Transfers of calls whose answers name none."""
+        if self.options.has_tiers:
+            self._begin(self.cache.settle().transfers)
+
+    def _begin(self, transfers: Records) -> None:
         for medium, kv_blocks, states in self._loads.begin(transfers):
             size = kv_blocks * self._image_bytes[0] + states * self._image_bytes[1]
             self.counters.add("loaded_bytes", size, medium)
@@ -228,8 +229,8 @@ class SchedulerSide:
         if tokens is not None and not reason:
             started = self.cache.start(tokens, namespace=namespace_of(request, self._resets),
                                        media=media_of(request, len(tokens)), search=search)
-            self._take_transfers()
             if started is not None:
+                self._begin(started.transfers)
                 return started
             reason = "no_room"
         self.counters.add("refused", 1, reason)
@@ -391,12 +392,11 @@ class SchedulerSide:
         first = self.cache.computed(number) // self._block
         inserted = self.cache.insert(number, tokens)
         if inserted is None:
-            self._take_transfers()
             self.counters.add("unsaved", 1, "pool_in_use")
             return
         plan, commit = inserted
         places, strange = plan.kv(0, first)[:tokens // self._block - first], plan.scrub_kv
-        self._take_transfers()
+        self._begin(plan.transfers)
         self._step.clear(strange)
         for group in self.layout.kv_groups:
             self._step.save(group, tables[group][first:tokens // self._block], places)
@@ -424,7 +424,7 @@ class SchedulerSide:
     def _finish(self, number: int) -> None:
         self.cache.finish(number)
         self._loads.forget(number)
-        self._take_transfers()
+        self._begin_rest()
 
     def reset(self, running: Iterable[str] = ()) -> None:
         """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
@@ -447,5 +447,5 @@ class SchedulerSide:
         if not self._reset_wanted or self.cache.running_requests or self.cache.transfers_under_way:
             return
         self.cache.reset()
-        self._take_transfers()
+        self._begin_rest()
         self._reset_wanted = False

@@ -155,7 +155,7 @@ TEST_CASE("an image below the device with one half of a prefix's hash is no hit"
                                             {.prefix = prefix, .tokens = tokens, .content = CacheContent::kv_block}));
         CHECK(server.cache->tiers()->attach(Medium::file, {.prefix = prefix, .tokens = tokens}));
       }
-      const StartedRequest started = *server.cache->start({.tokens = prompt});
+      const StartedRequest started = *server.start({.tokens = prompt});
       CHECK(started.load.has_value() == (word == 2));
     }
   }

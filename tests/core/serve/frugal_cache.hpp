@@ -53,7 +53,7 @@ class FrugalCache final : public RequestCache {
   std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override {
     return frugal([&] { return cache_->insert(request, tokens); });
   }
-  CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) override {
+  EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint) override {
     return frugal([&] { return cache_->end(request, how, hint); });
   }
   std::span<const Token> tokens(RequestId request) const override { return cache_->tokens(request); }
@@ -77,17 +77,14 @@ class FrugalCache final : public RequestCache {
   class Tiers final : public CacheTiers {
    public:
     explicit Tiers(CacheTiers& tiers) : tiers_(tiers) {}
-    TransferPlan take_transfers() override {
-      return frugal([&] { return tiers_.take_transfers(); });
-    }
-    std::size_t transfers_to_take() const noexcept override { return tiers_.transfers_to_take(); }
-    std::int32_t settle(std::span<const TransferResult> results) override {
+    SettledTransfers settle(std::span<const TransferResult> results) override {
       return frugal([&] { return tiers_.settle(results); });
     }
     bool is_loading(RequestId request) const override { return tiers_.is_loading(request); }
     std::size_t transfers_under_way() const noexcept override { return tiers_.transfers_under_way(); }
-    void drain() override {
-      frugal([&] { tiers_.drain(); });
+    std::size_t transfers_max() const noexcept override { return tiers_.transfers_max(); }
+    TransferPlan drain() override {
+      return frugal([&] { return tiers_.drain(); });
     }
     bool attach(Medium medium, const ImageKey& image) override {
       return frugal([&] { return tiers_.attach(medium, image); });

@@ -250,10 +250,10 @@ TEST_CASE("with tiers, what an insert gives up is stored before its copies, and 
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
-    const StartedRequest waits = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest waits = *server.start({.tokens = server.prompt});
     REQUIRE(waits.load);
-    CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->insert(waits.request, 33)),
-                         doctest::Contains("waits for a load"), InvalidArgument);
+    CHECK_THROWS_WITH_AS(static_cast<void>(server.insert(waits.request, 33)), doctest::Contains("waits for a load"),
+                         InvalidArgument);
     CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->places(waits.request)), doctest::Contains("waits for a load"),
                          InvalidState);
     server.move_all();
@@ -264,17 +264,15 @@ TEST_CASE("with tiers, what an insert gives up is stored before its copies, and 
     server.move_all();
 
     const Tokens prompt = prompt_of(34, 5000);
-    const StartedRequest started = *server.cache->start({.tokens = prompt});
+    const StartedRequest started = *server.start({.tokens = prompt});
     server.move_all();
-    const auto inserted = server.cache->insert(started.request, 32);
+    const auto inserted = server.insert(started.request, 32);
     REQUIRE(inserted);
-    CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->insert(started.request, 33)),
-                         doctest::Contains("were not taken"), InvalidState);
     const auto results = server.carry_out(TransferStatus::done);
     server.world.before(inserted->plan);
     server.world.insert(inserted->plan.rows[0], first_of(prompt, 32));
     server.world.after(inserted->commit);
-    server.cache->tiers()->settle(results);
+    server.settle(results);
     server.move_all();
     server.cache->finish(started.request);
     server.move_all();

@@ -38,10 +38,10 @@ std::optional<std::int64_t> lookup_instructions(Combination index, const Namespa
                                                 const Tokens& asked) {
   Server server(options_of(index));
   // The memory of the look-up is warm.
-  server.cache->abort(server.cache->start({.tokens = cached, .name_space = asking})->request);
+  server.cache->abort(server.start({.tokens = cached, .name_space = asking})->request);
   server.move_all();
   server.serve(cached, tenant);
-  return instructions_of([&] { static_cast<void>(server.cache->start({.tokens = asked, .name_space = asking})); });
+  return instructions_of([&] { static_cast<void>(server.start({.tokens = asked, .name_space = asking})); });
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ class Batch {
     for (Request& request : rows) request.tokens.push_back(sampled);
   }
   void end(RequestEnd how) {
-    for (const Request& request : requests) world_.after_end(cache_.end(request.id, how, {}));
+    for (const Request& request : requests) world_.after_end(cache_.end(request.id, how, {}).copies);
     requests.clear();
     cache_.check_invariants();
   }

@@ -128,7 +128,7 @@ void RandomEngine::step() {
   if (pass_ && random_.chance(70)) commit();
   if (!pass_) run();
   if (!options_.overlap && pass_) commit();
-  if (dice == 8 && options_.tiers.file_bytes + options_.tiers.remote_bytes > 0) cache_->tiers()->drain();
+  if (dice == 8 && options_.tiers.file_bytes + options_.tiers.remote_bytes > 0) begin(cache_->tiers()->drain());
   if (dice == 9 && random_.chance(10)) world_.forget_kv();
   if (dice == 10) world_.change_remote(random_);
   const bool may_settle = options_.tiers.remote_bytes == 0 || may_begin();
@@ -143,14 +143,14 @@ void RandomEngine::finish() {
     if (pass_) commit();
   }
   while (!running_.empty()) end(running_.begin()->first);
-  take_transfers();
+  begin_rest();
   while (!under_way_.empty()) settle(under_way_.size());
   cache_->check_invariants();
   follow_events();
   check_tiers();
   check_usage();
   cache_->reset();
-  take_transfers();
+  begin_rest();
   CHECK(world_.images(Medium::host) + world_.images(Medium::file) == 0);
   follow_events();
   CHECK(stored_.empty());
@@ -266,6 +266,7 @@ void RandomEngine::start() {
                                       .now_s = now_s_ += 1,
                                       .search = search});
   if (!started) return;
+  begin(started->transfers);
   if (search == PromptSearch::device) REQUIRE_FALSE(started->load);
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
   hits += started->reused_tokens > 0;
@@ -297,9 +298,8 @@ void RandomEngine::insert() {
   std::int64_t tokens = random_.between(first + 1, live.prompt);
   const std::int64_t whole = tokens / options_.block_size_tokens * options_.block_size_tokens;
   if (whole > first && random_.chance(70)) tokens = whole;
-  take_transfers();
   const std::optional<InsertedPrefix> inserted = cache_->insert(id, tokens);
-  take_transfers();
+  if (inserted) begin(inserted->plan.transfers);
   REQUIRE(cache_->computed(id) == (inserted ? tokens : first));
   if (!inserted) return;
   ++inserts;
@@ -323,12 +323,11 @@ void RandomEngine::end(RequestId id) {
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
   if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70)) world_.keep_kv(seen(live, 0, cache_->computed(id)));
-  const CopyPlan copies = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
-  end_copies += std::ssize(copies);
-  const std::vector<SlotCopy> kept(copies.begin(), copies.end());
-  if (!kept.empty()) take_transfers();
-  world_.after_end(kept);
-  if (marked_ != nullptr) marked_->after_end(kept);
+  const EndedRequest ended = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
+  end_copies += std::ssize(ended.copies);
+  begin(ended.transfers);
+  world_.after_end(ended.copies);
+  if (marked_ != nullptr) marked_->after_end(ended.copies);
   running_.erase(id);
 }
 
@@ -357,9 +356,8 @@ void RandomEngine::plan() {
       rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
     }
   }
-  take_transfers();
   const PassPlan plan = cache_->plan(rows);
-  if (options_.tiers.enabled()) take_transfers();
+  begin(plan.transfers);
   planned_.emplace();
   planned_->pass = plan.pass;
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -430,7 +428,7 @@ void RandomEngine::commit() {
     live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
-  take_transfers();
+  begin(commit.transfers);
   world_.after(commit);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows) {
@@ -449,10 +447,14 @@ void RandomEngine::commit() {
   }
 }
 
-/// The plan takes effect now, its results are told later.
-void RandomEngine::take_transfers() {
-  if (!options_.tiers.enabled()) return;
-  for (const Transfer& transfer : cache_->tiers()->take_transfers().transfers) {
+/// Those of calls whose answers have no transfers.
+void RandomEngine::begin_rest() {
+  if (options_.tiers.enabled()) begin(cache_->tiers()->settle({}).transfers);
+}
+
+/// The transfers take effect now. The cache hears of their results later.
+void RandomEngine::begin(TransferPlan transfers) {
+  for (const Transfer& transfer : transfers) {
     world_.begin(transfer);
     if (marked_ != nullptr) marked_->begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);
@@ -477,8 +479,7 @@ void RandomEngine::settle(std::size_t most) {
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
     under_way_.erase(at);
   }
-  cache_->tiers()->settle(results);
-  take_transfers();
+  begin(cache_->tiers()->settle(results).transfers);
   follow_loads();
 }
 

@@ -116,7 +116,8 @@ class RandomEngine {
   void run();
   void run_rows();
   void commit();
-  void take_transfers();
+  void begin_rest();
+  void begin(TransferPlan transfers);
   void settle(std::size_t most);
   void follow_loads();
   void follow_events();

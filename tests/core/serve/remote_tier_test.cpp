@@ -45,9 +45,9 @@ struct Two {
   Two(const RequestCacheOptions& first, const RequestCacheOptions& second) : one(first), other(second) {
     other.world.share_remote(one.world);
     one.serve(prompt);
-    one.cache->tiers()->settle({});
+    one.settle({});
     one.move_all();
-    one.cache->tiers()->drain();
+    one.drain();
     one.move_all();
   }
   [[nodiscard]] TierUsage usage() const { return other.cache->tiers()->usage(Medium::remote); }
@@ -64,7 +64,7 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
-    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
+    const StartedRequest started = *server.start({.tokens = two.prompt});
     REQUIRE(started.load);
     CHECK(started.load->tokens == 0);
     CHECK(started.load->bytes == 0);
@@ -72,15 +72,15 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
     CHECK(server.cache->tiers()->is_loading(started.request));
     CHECK(server.cache->chunk(started.request, 100) == PromptChunk{});
     // The states first, from the longest prefix on; then the KV before the deepest one that is there; then all of that.
-    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 0);
+    CHECK(server.settle(server.carry_out(TransferStatus::done)) == 0);
     CHECK(tokens_of(of(server.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24, 20, 16, 12, 8, 4});
     server.cache->check_invariants();
-    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 0);
+    CHECK(server.settle(server.carry_out(TransferStatus::done)) == 0);
     CHECK(tokens_of(of(server.seen, Transfer::Kind::find, CacheContent::kv_block)) ==
           std::vector<std::int64_t>{4, 8, 12, 16, 20, 24, 28, 32});
     server.cache->check_invariants();
     CHECK(server.cache->tiers()->is_loading(started.request));
-    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 1);
+    CHECK(server.settle(server.carry_out(TransferStatus::done)) == 1);
     CHECK_FALSE(server.cache->tiers()->is_loading(started.request));
     CHECK(server.cache->computed(started.request) == 32);
     for (const Transfer& transfer : server.seen) CHECK(transfer.request == started.request);
@@ -118,7 +118,7 @@ TEST_CASE("a request asks for so many states at most, those of the longest prefi
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote), with_finds(index, 3));
-    CHECK(two.other.cache->start({.tokens = two.prompt})->load);
+    CHECK(two.other.start({.tokens = two.prompt})->load);
     two.other.move_all();
     CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24});
     Two none(small(index, remote), with_finds(index, -1));
@@ -133,7 +133,7 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
     Two two(small(index, remote));
     RequestCache& cache = *two.other.cache;
     for (const PromptSearch search : {PromptSearch::known, PromptSearch::device}) {
-      const StartedRequest unknown = *cache.start({.tokens = two.prompt, .search = search});
+      const StartedRequest unknown = *two.other.start({.tokens = two.prompt, .search = search});
       CHECK_FALSE(unknown.load);
       CHECK(unknown.reused_tokens == 0);
       CHECK(cache.chunk(unknown.request, 100).tokens > 0);
@@ -144,19 +144,20 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
     // What it has found once, and given up on the device, it knows.
     two.other.serve(two.prompt);
     push_down(two.other);
-    const StartedRequest here = *cache.start({.tokens = two.prompt, .search = PromptSearch::device});
+    const StartedRequest here = *two.other.start({.tokens = two.prompt, .search = PromptSearch::device});
     CHECK_FALSE(here.load);
     CHECK(here.reused_tokens == 0);
     cache.check_invariants();
     cache.end(here.request, RequestEnd::aborted);
     const std::int64_t asked = two.usage().asked_images;
-    const StartedRequest known = *cache.start({.tokens = two.prompt, .search = PromptSearch::known});
+    const StartedRequest known = *two.other.start({.tokens = two.prompt, .search = PromptSearch::known});
     REQUIRE(known.load);
     CHECK(known.load->tokens == 32);
     two.other.move_all();
     CHECK(cache.computed(known.request) == 32);
     CHECK(two.usage().asked_images == asked);
-    CHECK_THROWS_AS(static_cast<void>(cache.start({.tokens = two.prompt, .search = PromptSearch{3}})), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(two.other.start({.tokens = two.prompt, .search = PromptSearch{3}})),
+                    InvalidArgument);
   }
 }
 
@@ -185,9 +186,9 @@ TEST_CASE("a request for which nothing is found is ready once it knows") {
     for (const TransferStatus status : {TransferStatus::gone, TransferStatus::failed}) {
       CAPTURE(static_cast<int>(index));
       Two two(small(index, remote));
-      const StartedRequest started = *two.other.cache->start({.tokens = two.prompt});
+      const StartedRequest started = *two.other.start({.tokens = two.prompt});
       REQUIRE(started.load);
-      CHECK(two.other.cache->tiers()->settle(two.other.carry_out(status)) == 1);
+      CHECK(two.other.settle(two.other.carry_out(status)) == 1);
       CHECK_FALSE(two.other.cache->tiers()->is_loading(started.request));
       CHECK(two.usage().asked_images == 8);
       CHECK(two.usage().found_images == 0);
@@ -206,13 +207,13 @@ TEST_CASE("KV that the remote tier lost bounds the load, and the states behind i
     // A shorter prompt leaves a state at 16 tokens.
     const Tokens shorter(two.prompt.begin(), two.prompt.begin() + 18);
     two.other.serve(shorter);
-    two.other.cache->tiers()->drain();
+    two.other.drain();
     two.other.move_all();
     two.other.cache->reset();
     two.other.move_all();
     two.other.world.lose_remote(
         [](const ImageKey& image) { return image.content == CacheContent::kv_block && image.tokens == 24; });
-    const StartedRequest started = *two.other.cache->start({.tokens = two.prompt});
+    const StartedRequest started = *two.other.start({.tokens = two.prompt});
     REQUIRE(started.load);
     two.other.move();
     two.other.move();
@@ -235,7 +236,7 @@ TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and 
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
-    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
+    const StartedRequest started = *server.start({.tokens = two.prompt});
     server.move();
     server.move();
     const auto is_deepest = [](const ImageKey& image) {
@@ -261,7 +262,7 @@ TEST_CASE("a request that ends while the remote tier is asked gives its row back
     std::vector<TransferResult> late;
     for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted}) {
       std::vector<RequestId> asking;
-      while (const auto started = server.cache->start({.tokens = two.prompt})) asking.push_back(started->request);
+      while (const auto started = server.start({.tokens = two.prompt})) asking.push_back(started->request);
       REQUIRE(asking.size() == 2);
       for (const TransferResult& answer : server.carry_out(TransferStatus::done)) late.push_back(answer);
       for (const RequestId request : asking) {
@@ -273,12 +274,12 @@ TEST_CASE("a request that ends while the remote tier is asked gives its row back
     }
     CHECK(server.cache->stats().requests == 6);  // each is looked up once
     // The answers come to nobody, also where another request asks from the same row.
-    const RequestId untaken = server.cache->start({.tokens = two.prompt})->request;
+    const RequestId untaken = server.start({.tokens = two.prompt})->request;
     server.cache->abort(untaken);
-    const RequestId other = server.cache->start({.tokens = two.prompt})->request;
+    const RequestId other = server.start({.tokens = two.prompt})->request;
     CHECK(other.index() == untaken.index());
     CHECK_THROWS_AS(static_cast<void>(server.cache->tiers()->is_loading(untaken)), InvalidArgument);
-    CHECK(server.cache->tiers()->settle(late) == 0);
+    CHECK(server.settle(late) == 0);
     CHECK(server.cache->tiers()->is_loading(other));
     CHECK(of(server.seen, Transfer::Kind::load).empty());
     server.cache->check_invariants();
@@ -298,25 +299,25 @@ TEST_CASE("while too many answers are missing to requests that ended, the remote
     RequestCache& cache = *two.other.cache;
     std::vector<TransferResult> late;
     for (int i = 0; i < 3; ++i) {  // two requests ask for ten images each at most, as they have blocks
-      const StartedRequest started = *cache.start({.tokens = two.prompt});
+      const StartedRequest started = *two.other.start({.tokens = two.prompt});
       REQUIRE(started.load);
       for (const TransferResult& answer : two.other.carry_out(TransferStatus::done)) late.push_back(answer);
       cache.abort(started.request);
     }
     CHECK(late.size() == 24);
-    const StartedRequest silent = *cache.start({.tokens = two.prompt});
+    const StartedRequest silent = *two.other.start({.tokens = two.prompt});
     CHECK_FALSE(silent.load);
     cache.abort(silent.request);
-    cache.tiers()->settle(std::span(late).first(8));
-    CHECK(cache.start({.tokens = two.prompt})->load);
+    two.other.settle(std::span(late).first(8));
+    CHECK(two.other.start({.tokens = two.prompt})->load);
     cache.check_invariants();
     // Images of KV are more than those of states here.
     Two kv(small(index, remote), with_finds(index, 1));
-    const RequestId request = kv.other.cache->start({.tokens = kv.prompt})->request;
+    const RequestId request = kv.other.start({.tokens = kv.prompt})->request;
     kv.other.move();
     CHECK(kv.other.carry_out(TransferStatus::done).size() == 8);
     kv.other.cache->abort(request);
-    CHECK(kv.other.cache->start({.tokens = kv.prompt})->load);
+    CHECK(kv.other.start({.tokens = kv.prompt})->load);
   }
 }
 
@@ -325,8 +326,8 @@ TEST_CASE("two requests that ask for the same both get it") {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
-    const StartedRequest first = *server.cache->start({.tokens = two.prompt});
-    const StartedRequest second = *server.cache->start({.tokens = two.prompt});
+    const StartedRequest first = *server.start({.tokens = two.prompt});
+    const StartedRequest second = *server.start({.tokens = two.prompt});
     REQUIRE((first.load && second.load));
     server.move_all();
     for (const RequestId request : {first.request, second.request}) {
@@ -395,7 +396,7 @@ TEST_CASE("draining writes to files where they are, else to the remote tier") {
       CAPTURE(static_cast<int>(index));
       Server server(small(index, {.host_bytes = 4000, .file_bytes = files ? 4000 : 0, .remote_bytes = 4000}));
       server.serve(prompt_of(34, 0));
-      server.cache->tiers()->drain();
+      server.drain();
       server.move_all();
       CHECK(server.world.images(files ? Medium::file : Medium::remote) > 8);
       CHECK(server.world.images(files ? Medium::remote : Medium::file) == 0);

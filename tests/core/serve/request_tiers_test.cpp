@@ -70,8 +70,8 @@ TEST_CASE("two requests that load states of one prefix leave both to others, whi
       TwoPushedDown server(options);
       const Tokens& longer = server.longer;
       const Tokens& shorter = server.shorter;
-      const StartedRequest one = *server.cache->start({.tokens = longer_first ? longer : shorter});
-      const StartedRequest other = *server.cache->start({.tokens = longer_first ? shorter : longer});
+      const StartedRequest one = *server.start({.tokens = longer_first ? longer : shorter});
+      const StartedRequest other = *server.start({.tokens = longer_first ? shorter : longer});
       REQUIRE(one.load);
       REQUIRE(other.load);
       server.move_all();
@@ -80,7 +80,7 @@ TEST_CASE("two requests that load states of one prefix leave both to others, whi
       server.cache->abort(one.request);
       server.cache->abort(other.request);
       for (const Tokens& prompt : {shorter, longer}) {
-        const StartedRequest again = *server.cache->start({.tokens = prompt, .search = PromptSearch::device});
+        const StartedRequest again = *server.start({.tokens = prompt, .search = PromptSearch::device});
         CHECK(again.reused_tokens == std::ssize(prompt) - 2);
         server.run(again.request, prompt);
         server.cache->abort(again.request);
@@ -130,7 +130,7 @@ TEST_CASE("a state on the device and its KV below it make a hit") {
       CHECK(loaded == std::vector<std::int64_t>{4, 8});
       // A load that fails leaves the state where it is.
       server.serve(prompt_of(15, 200));
-      const StartedRequest failed = *server.cache->start({.tokens = prompt});
+      const StartedRequest failed = *server.start({.tokens = prompt});
       REQUIRE(failed.load);
       if (below.remote_bytes > 0) server.move();
       server.move(TransferStatus::failed);
@@ -155,7 +155,7 @@ TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name b
     CHECK(elsewhere.asked == 0);  // where nothing below the device is of use, nobody asks
     // It has less than is needed for the state, and then all.
     elsewhere.blocks = 7;
-    const StartedRequest less = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest less = *server.start({.tokens = server.prompt});
     CHECK(elsewhere.asked == 8);
     CHECK((!less.load || less.load->tokens <= 28));
     server.move_all();
@@ -181,14 +181,14 @@ TEST_CASE("a state on the device and its KV elsewhere make a hit") {
     server.serve(prompt_of(15, 100));
     const auto host_before = server.cache->tiers()->usage(Medium::host);
     elsewhere.blocks = 1;  // too little for the state at 8 tokens
-    const StartedRequest less = *server.cache->start({.tokens = prompt});
+    const StartedRequest less = *server.start({.tokens = prompt});
     CHECK(less.reused_tokens == 0);
     CHECK(!less.load);
     CHECK(less.lost == LostHit::no_checkpoint);
     server.cache->abort(less.request);
     elsewhere.blocks = 2;
     // The engine cannot load it: the state stays where it is.
-    const StartedRequest failed = *server.cache->start({.tokens = prompt});
+    const StartedRequest failed = *server.start({.tokens = prompt});
     REQUIRE(failed.load);
     server.move(TransferStatus::failed);
     CHECK(server.cache->computed(failed.request) == 0);
@@ -215,7 +215,7 @@ TEST_CASE("KV that is elsewhere no more costs the request its tokens, and the ti
     Elsewhere elsewhere;
     PushedDown server(small(index, with(elsewhere)));
     elsewhere.blocks = 8;
-    const StartedRequest failed = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest failed = *server.start({.tokens = server.prompt});
     REQUIRE(failed.load);
     server.move_all();
     CHECK(server.cache->computed(failed.request) == 0);
@@ -232,12 +232,12 @@ TEST_CASE("a load that fails costs the request nothing but its tokens, and is co
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const Tokens& prompt = server.prompt;
-    const StartedRequest again = *server.cache->start({.tokens = prompt});
+    const StartedRequest again = *server.start({.tokens = prompt});
     REQUIRE(again.load);
     CHECK(server.cache->tiers()->is_loading(again.request));
     CHECK(server.cache->chunk(again.request, 100) == PromptChunk{});
     const PassRow row{.request = again.request, .tokens = 1};
-    CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->plan({&row, 1})), doctest::Contains("waits for a load"),
+    CHECK_THROWS_WITH_AS(static_cast<void>(server.plan({&row, 1})), doctest::Contains("waits for a load"),
                          InvalidArgument);
     server.move(TransferStatus::damaged);
     CHECK_FALSE(server.cache->tiers()->is_loading(again.request));
@@ -257,7 +257,7 @@ TEST_CASE("a request that ends while it waits keeps its memory until the load ha
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const Tokens& prompt = server.prompt;
-    const StartedRequest again = *server.cache->start({.tokens = prompt});
+    const StartedRequest again = *server.start({.tokens = prompt});
     REQUIRE(again.load);
     server.cache->finish(again.request);
     CHECK(server.cache->running_requests() == 1);
@@ -293,7 +293,7 @@ TEST_CASE("a load saves the time of computing its tokens less its own, where the
       tiers.host_bytes_per_s = 132;  // 1 s, against 4 s for 32 tokens
       tiers.tokens_per_s = tokens_per_s;
       PushedDown server(small(index, tiers));
-      const StartedRequest failed = *server.cache->start({.tokens = server.prompt});
+      const StartedRequest failed = *server.start({.tokens = server.prompt});
       REQUIRE(failed.load);
       server.move(TransferStatus::no_room);
       server.cache->abort(failed.request);
@@ -313,7 +313,7 @@ TEST_CASE("speeds that are learned count from the next prompt on") {
     CHECK_THROWS_WITH_AS(tiers.set_speeds({.tokens_per_s = -1}), doctest::Contains("speeds.tokens_per_s = -1"),
                          InvalidArgument);
     tiers.set_speeds({.host_bytes_per_s = 1, .tokens_per_s = 1});
-    const StartedRequest slow = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest slow = *server.start({.tokens = server.prompt});
     CHECK(slow.lost == LostHit::tier_costs_more);
     server.cache->abort(slow.request);
     server.move_all();
@@ -322,34 +322,49 @@ TEST_CASE("speeds that are learned count from the next prompt on") {
   }
 }
 
-TEST_CASE("transfers of a plan or a commit have to be taken before the next call") {
+TEST_CASE("an answer names each transfer that was decided since the last answer, once") {
   RequestCacheOptions options = small(Combination::tree_slots, host);
   options.max_requests = 1;
   Server server(options);
   server.serve(prompt_of(34, 0));
+  RequestCache& cache = *server.cache;
+  CacheTiers& tiers = *cache.tiers();
   const Tokens prompt = prompt_of(33, 500);
-  const StartedRequest started = *server.cache->start({.tokens = prompt});
-  const PassRow row{.request = started.request, .tokens = 33};
-  const PassPlan plan = server.cache->plan({&row, 1});
+  const std::optional<StartedRequest> started = cache.start({.tokens = prompt});
+  REQUIRE(started);
+  CHECK(started->transfers.empty());
+  const PassRow row{.request = started->request, .tokens = 33};
   // The pass takes the only slot of a checkpoint, so the state that lay there has to go first.
-  CHECK_THROWS_AS(static_cast<void>(server.cache->start({.tokens = prompt})), InvalidState);
-  CHECK_THROWS_AS(static_cast<void>(server.cache->plan({&row, 1})), InvalidState);
-  CHECK_THROWS_AS(server.cache->finish(started.request), InvalidState);
-  CHECK_THROWS_AS(server.cache->tiers()->settle({}), InvalidState);
+  const PassPlan plan = cache.plan({&row, 1});
+  REQUIRE_FALSE(plan.transfers.empty());
+  CHECK(plan.transfers.front().image.content == CacheContent::state);
+  CHECK(plan.transfers.front().to == Medium::host);
+  std::vector<TransferResult> results;
+  for (const Transfer& transfer : plan.transfers) results.push_back({.id = transfer.id});
+  CHECK(results.size() <= tiers.transfers_max());
+  CHECK(tiers.settle({}).transfers.empty());
+  CHECK(tiers.transfers_under_way() == results.size());
   const std::int32_t sampled = 1;
   const Token token = 1;
-  CHECK_THROWS_AS(static_cast<void>(server.cache->commit(plan.pass, {&sampled, 1}, {&token, 1})), InvalidState);
-  const std::vector<Transfer> transfers = server.take();
-  REQUIRE_FALSE(transfers.empty());
-  CHECK(transfers.front().image.content == CacheContent::state);
-  CHECK(transfers.front().to == Medium::host);
-  static_cast<void>(server.cache->commit(plan.pass, {&sampled, 1}, {&token, 1}));
-  CHECK_THROWS_AS(server.cache->reset(), InvalidState);
-  CHECK_THROWS_AS(server.cache->finish(started.request), InvalidState);  // whether there are any or not
-  CHECK_THROWS_AS(server.cache->tiers()->drain(), InvalidState);
+  CHECK(cache.commit(plan.pass, {&sampled, 1}, {&token, 1}).transfers.empty());
+  CHECK_THROWS_AS(cache.reset(), InvalidState);
+  const EndedRequest ended = cache.finish(started->request);
+  CHECK(ended.copies.empty());
+  CHECK(ended.transfers.empty());
   const TransferResult unknown{.id = 1000};
-  static_cast<void>(server.take());
-  CHECK_THROWS_WITH_AS(server.cache->tiers()->settle({&unknown, 1}), doctest::Contains("1000"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(tiers.settle({&unknown, 1}), doctest::Contains("1000"), InvalidArgument);
+  CHECK(tiers.settle(results).transfers.empty());
+  CHECK(tiers.transfers_under_way() == 0);
+  // A call whose answer names no transfers leaves them to the next answer.
+  const std::size_t images =
+      static_cast<std::size_t>(tiers.usage(Medium::host).states + tiers.usage(Medium::host).kv_blocks);
+  REQUIRE(images > 0);
+  cache.reset();
+  const SettledTransfers drops = tiers.settle({});
+  CHECK(drops.transfers.size() == images);
+  CHECK(std::ranges::all_of(drops.transfers, [](const Transfer& drop) { return drop.kind == Transfer::Kind::drop; }));
+  CHECK(tiers.settle({}).transfers.empty());
+  cache.check_invariants();
 }
 
 TEST_CASE("what lies in files is found again by a new cache, once it was told of it") {
@@ -359,7 +374,7 @@ TEST_CASE("what lies in files is found again by a new cache, once it was told of
     const Tokens prompt = prompt_of(34, 0);
     Server before(options);
     before.serve(prompt);
-    before.cache->tiers()->drain();
+    before.drain();
     before.move_all();
     CHECK(before.cache->tiers()->usage(Medium::file).states >= 1);
     std::vector<ImageKey> images = before.world.keys(Medium::file);
@@ -384,9 +399,9 @@ TEST_CASE("a state of two groups is attached with both of its images, or dropped
   };
   const auto cache = make_request_cache(options);
   CacheTiers& tiers = *cache->tiers();
-  const auto dropped = [&] {
+  const auto dropped = [](TransferPlan transfers) {
     std::vector<ImageKey> images;
-    for (const Transfer& transfer : tiers.take_transfers().transfers) {
+    for (const Transfer& transfer : transfers) {
       CHECK(transfer.kind == Transfer::Kind::drop);
       CHECK(transfer.from == Medium::file);
       images.push_back(transfer.image);
@@ -400,18 +415,19 @@ TEST_CASE("a state of two groups is attached with both of its images, or dropped
   CHECK(tiers.attach(Medium::file, key(1, 0)));
   CHECK(tiers.attach(Medium::file, key(1, 1)));
   CHECK(tiers.usage(Medium::file).states == 1);
-  CHECK(dropped().empty());
+  CHECK(dropped(tiers.settle({}).transfers).empty());
   // One that another state follows, and one that a call does.
   CHECK(tiers.attach(Medium::file, key(2, 1)));
   CHECK(tiers.attach(Medium::file, key(3, 0)));
   cache->check_invariants();
-  CHECK(dropped() == std::vector{key(2, 1)});
-  cache->abort(cache->start({.tokens = Tokens(4, 1)})->request);
-  CHECK(dropped() == std::vector{key(3, 0)});
+  const auto started = cache->start({.tokens = Tokens(4, 1)});
+  REQUIRE(started);
+  CHECK(dropped(started->transfers) == std::vector{key(2, 1), key(3, 0)});
+  cache->abort(started->request);
   CHECK(tiers.attach(Medium::file, key(4, 0)));
   CHECK(tiers.usage(Medium::file).states == 1);
   cache->reset();
-  CHECK(dropped() == std::vector{key(4, 0), key(1, 0), key(1, 1)});
+  CHECK(dropped(tiers.settle({}).transfers) == std::vector{key(4, 0), key(1, 0), key(1, 1)});
   cache->check_invariants();
 }
 
@@ -421,7 +437,7 @@ TEST_CASE("what nobody asks for again makes room, with its KV, also if it was th
     const RequestCacheOptions options = small(index, {.file_bytes = 400});
     Server before(options);
     before.serve(prompt_of(34, 0));
-    before.cache->tiers()->drain();
+    before.drain();
     before.move_all();
     Server after(options);
     after.world.take_images(before.world);
@@ -469,7 +485,7 @@ TEST_CASE("KV whose last state gave way to it, and which was not written then, i
   REQUIRE(tiers.attach(Medium::host, image(1, CacheContent::kv_block)));
   REQUIRE(tiers.usage(Medium::file).bytes == 204);
   // The files have no room for the KV but that of its own state, the older one, and the queue has none at all.
-  tiers.drain();
+  static_cast<void>(tiers.drain());
   CHECK(tiers.usage(Medium::file).states == 1);
   CHECK(tiers.usage(Medium::host).kv_blocks == 0);
   cache->check_invariants();
@@ -486,7 +502,7 @@ TEST_CASE("draining writes what is on the device and on the host, piece by piece
     std::int64_t written = -1;
     while (written < server.cache->tiers()->usage(Medium::file).bytes_written) {
       written = server.cache->tiers()->usage(Medium::file).bytes_written;
-      server.cache->tiers()->drain();
+      server.drain();
       server.move_all();
     }
     const TierUsage files = server.cache->tiers()->usage(Medium::file);
@@ -507,7 +523,7 @@ TEST_CASE("what a copy does not find as it should be has left its tier, also if 
       for (Token first = 0; first < 1200; first += 100) server.serve(prompt_of(33, first));
       const TierUsage before = server.cache->tiers()->usage(Medium::host);
       server.seen.clear();
-      server.cache->tiers()->drain();
+      server.drain();
       server.move(status);
       const auto copied_states = std::ranges::count_if(server.seen, [](const Transfer& transfer) {
         return transfer.kind == Transfer::Kind::copy && transfer.image.content == CacheContent::state;
@@ -527,7 +543,7 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TwoPushedDown server(small(index, {.host_bytes = 8000}));
-    const StartedRequest loading = *server.cache->start({.tokens = server.longer});
+    const StartedRequest loading = *server.start({.tokens = server.longer});
     REQUIRE(loading.load);
     REQUIRE(loading.load->tokens == 32);
     std::vector<TransferResult> loads = server.carry_out(TransferStatus::done);
@@ -538,7 +554,7 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
     std::ranges::copy_if(loads, std::back_inserter(stores),
                          [&](const TransferResult& result) { return of(result).kind != Transfer::Kind::load; });
     std::erase_if(loads, [&](const TransferResult& result) { return of(result).kind != Transfer::Kind::load; });
-    server.cache->tiers()->settle(stores);
+    server.settle(stores);
     server.move_all();
     const auto is_damaged = [&](const TransferResult& result) {
       return of(result).image.content == CacheContent::kv_block && of(result).image.tokens == 20;
@@ -547,12 +563,12 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
       if (is_damaged(load)) load.status = TransferStatus::damaged;
     REQUIRE(std::ranges::count_if(loads, is_damaged) == 1);
     const TierUsage before = server.cache->tiers()->usage(Medium::host);
-    server.cache->tiers()->settle(loads);
+    server.settle(loads);
     server.cache->check_invariants();
     CHECK(server.cache->tiers()->usage(Medium::host).states == before.states - 1);
     server.move_all();
     server.cache->abort(loading.request);
-    const StartedRequest again = *server.cache->start({.tokens = server.longer});
+    const StartedRequest again = *server.start({.tokens = server.longer});
     REQUIRE(again.load);
     CHECK(again.load->tokens == 16);
   }
@@ -562,21 +578,21 @@ TEST_CASE("what a load finds damaged while it is copied leaves its tier when the
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.host_bytes = 4000, .file_bytes = 8000}));
-    const StartedRequest loading = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest loading = *server.start({.tokens = server.prompt});
     REQUIRE(loading.load);
     REQUIRE(loading.load->medium == Medium::host);
     const std::vector<TransferResult> loads = server.carry_out(TransferStatus::damaged);
-    server.cache->tiers()->drain();
+    server.drain();
     const std::vector<TransferResult> copies = server.carry_out(TransferStatus::done);
     REQUIRE(copies.size() >= loads.size());
-    server.cache->tiers()->settle(loads);
+    server.settle(loads);
     server.cache->check_invariants();
     server.move_all();
-    server.cache->tiers()->settle(copies);
+    server.settle(copies);
     server.cache->check_invariants();
     server.move_all();
     server.cache->abort(loading.request);
-    const StartedRequest again = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest again = *server.start({.tokens = server.prompt});
     REQUIRE(again.load);
     CHECK(again.load->medium == Medium::file);
   }
@@ -589,20 +605,20 @@ TEST_CASE("what a load finds damaged while it is stored again is dropped: the ti
     options.kv_tokens = 160;
     slots(options).checkpoints = 2;
     PushedDown server(options);
-    const StartedRequest first = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest first = *server.start({.tokens = server.prompt});
     REQUIRE(first.load);
     const std::vector<TransferResult> loads = server.carry_out(TransferStatus::damaged);
     server.seen.clear();
-    const StartedRequest second = *server.cache->start({.tokens = server.prompt});
+    const StartedRequest second = *server.start({.tokens = server.prompt});
     REQUIRE(second.load);
     const std::vector<TransferResult> late_loads = server.carry_out(TransferStatus::damaged);
     const std::vector<Transfer> loading = server.seen;
-    server.cache->tiers()->settle(loads);
+    server.settle(loads);
     server.move_all();
     server.run(first.request, server.prompt);
     server.cache->finish(first.request);
     server.move_all();
-    server.cache->tiers()->drain();
+    server.drain();
     server.seen.clear();
     const std::vector<TransferResult> stores = server.carry_out(TransferStatus::done);
     std::vector<ImageKey> stored;
@@ -611,9 +627,9 @@ TEST_CASE("what a load finds damaged while it is stored again is dropped: the ti
           std::ranges::find(loading, transfer.image, &Transfer::image) != loading.end())
         stored.push_back(transfer.image);
     REQUIRE(std::ssize(stored) > 1);
-    server.cache->tiers()->settle(late_loads);
+    server.settle(late_loads);
     server.move_all();
-    server.cache->tiers()->settle(stores);
+    server.settle(stores);
     server.cache->check_invariants();
     for (const Transfer& transfer : server.take()) {
       server.world.begin(transfer);
@@ -634,7 +650,7 @@ TEST_CASE("draining comes to an end where files have less room than what is abov
     for (std::int64_t written = -1; written < server.cache->tiers()->usage(Medium::file).bytes_written; ++rounds) {
       REQUIRE(rounds < 20);
       written = server.cache->tiers()->usage(Medium::file).bytes_written;
-      server.cache->tiers()->drain();
+      server.drain();
       server.move_all();
     }
     CHECK(server.cache->tiers()->usage(Medium::file).states > 0);
@@ -656,7 +672,7 @@ TEST_CASE("checkpoints are written through as they are made") {
     CAPTURE(static_cast<int>(index));
     Server server(small(index, {.file_bytes = 4000, .write_through = true}));
     server.serve(prompt_of(34, 0));
-    server.cache->tiers()->settle({});
+    server.settle({});
     server.move_all();
     CHECK(server.cache->tiers()->usage(Medium::file).states >= 1);
     CHECK(server.cache->tiers()->usage(Medium::file).kv_blocks == 8);
@@ -682,7 +698,7 @@ TEST_CASE("a full tier that is written through gets a state once a round, and no
       for (int round = 0; round < 3; ++round) {
         const std::size_t before = server.seen.size();
         for (int prompt = 0; prompt < 16; ++prompt) server.serve(prompt_of(34, 100 * prompt));
-        server.cache->tiers()->settle({});
+        server.settle({});
         server.move_all();
         std::map<std::array<std::uint64_t, 2>, int> stores;
         for (const Transfer& transfer : std::span(server.seen).subspan(before))
@@ -725,7 +741,7 @@ TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   CHECK_THROWS_AS(align->tiers()->attach(Medium::host, {.tokens = 4}), InvalidArgument);
   CHECK(align->tiers()->attach(Medium::host, {.prefix = {{1, 2}}, .tokens = 8, .group = 1}));
   const auto cache = make_request_cache(small(Combination::tree_slots, host));
-  CHECK_THROWS_AS(cache->tiers()->drain(), InvalidState);
+  CHECK_THROWS_AS(static_cast<void>(cache->tiers()->drain()), InvalidState);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::file, {.tokens = 4}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::device, {.tokens = 4}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 5}), InvalidArgument);

@@ -11,6 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace stateport::test {
@@ -54,10 +57,40 @@ struct Server {
 
   explicit Server(const RequestCacheOptions& options) : cache(make_request_cache(options)), world(options) {}
 
+  // Calls of the cache whose answers have transfers: these wait for take().
+  std::optional<StartedRequest> start(const Prompt& prompt) {
+    const auto started = cache->start(prompt);
+    if (started) note(started->transfers);
+    return started;
+  }
+  PassPlan plan(std::span<const PassRow> rows) {
+    const PassPlan plan = cache->plan(rows);
+    note(plan.transfers);
+    return plan;
+  }
+  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+    const PassCommit commit = cache->commit(pass, counts, sampled);
+    note(commit.transfers);
+    return commit;
+  }
+  std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) {
+    const auto inserted = cache->insert(request, tokens);
+    if (inserted) note(inserted->plan.transfers);
+    return inserted;
+  }
+  void drain() { note(cache->tiers()->drain()); }
+  /// Returns the number of requests that are ready.
+  std::int32_t settle(std::span<const TransferResult> results) {
+    const SettledTransfers settled = cache->tiers()->settle(results);
+    note(settled.transfers);
+    return settled.ready_requests;
+  }
+
   /// Carries out what was decided, and answers all of it with this status.
   std::size_t move(TransferStatus status = TransferStatus::done) {
+    settle({});  // for transfers of calls whose answers name none
     const std::vector<TransferResult> results = carry_out(status);
-    cache->tiers()->settle(results);
+    settle(results);
     cache->check_invariants();
     return moved;
   }
@@ -77,9 +110,8 @@ struct Server {
     return results;
   }
   std::vector<Transfer> take() {
-    const auto transfers = cache->tiers()->take_transfers().transfers;
-    seen.insert(seen.end(), transfers.begin(), transfers.end());
-    return {transfers.begin(), transfers.end()};
+    seen.insert(seen.end(), decided.begin(), decided.end());
+    return std::exchange(decided, {});
   }
   void move_all() {
     while (move() > 0) {
@@ -91,7 +123,7 @@ struct Server {
       const std::int64_t start = cache->computed(request);
       const auto count = static_cast<std::int32_t>(cache->chunk(request, std::ssize(prompt) - start).tokens);
       const PassRow row{.request = request, .tokens = count};
-      const PassPlan plan = cache->plan({&row, 1});
+      const PassPlan plan = this->plan({&row, 1});
       REQUIRE(plan.rows_without_room == 0);
       move_all();
       world.before(plan);
@@ -100,15 +132,15 @@ struct Server {
       const bool ends = start + count == std::ssize(prompt);
       const std::int32_t samples = ends ? 1 : 0;
       const Token token = 1;
-      const PassCommit commit = cache->commit(plan.pass, {&samples, 1}, {&token, ends ? std::size_t{1} : 0});
+      const PassCommit commit = this->commit(plan.pass, {&samples, 1}, {&token, ends ? std::size_t{1} : 0});
       const std::vector<TransferResult> results = carry_out(TransferStatus::done);
       world.after(commit);
-      cache->tiers()->settle(results);
+      settle(results);
       move_all();
     }
   }
   StartedRequest serve(const Tokens& prompt, const Namespace& name_space = {}) {
-    const StartedRequest started = *cache->start({.tokens = prompt, .name_space = name_space});
+    const StartedRequest started = *start({.tokens = prompt, .name_space = name_space});
     move_all();
     run(started.request, prompt);
     cache->finish(started.request);
@@ -118,8 +150,12 @@ struct Server {
 
   std::unique_ptr<RequestCache> cache;
   StateWorld world;
-  std::size_t moved = 0;       ///< by the last carry_out
-  std::vector<Transfer> seen;  ///< all that were taken
+  std::size_t moved = 0;          ///< by the last carry_out
+  std::vector<Transfer> decided;  ///< that were not taken
+  std::vector<Transfer> seen;     ///< all that were taken
+
+ private:
+  void note(TransferPlan transfers) { decided.insert(decided.end(), transfers.begin(), transfers.end()); }
 };
 
 /// Says that it has so many blocks of any prompt.

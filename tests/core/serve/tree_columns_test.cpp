@@ -224,8 +224,8 @@ TEST_CASE("a row that finds no room evicts nothing") {
 
 TEST_CASE("two requests that load one state read the same blocks of states and of KV") {
   PushedDown server(small(Combination::tree_columns, host));
-  const auto first = server.cache->start({.tokens = server.prompt});
-  const auto second = server.cache->start({.tokens = server.prompt});
+  const auto first = server.start({.tokens = server.prompt});
+  const auto second = server.start({.tokens = server.prompt});
   REQUIRE((first->load && second->load));
   server.move_all();
   const HitPlaces places = server.cache->places(first->request);

@@ -46,8 +46,8 @@ class SymbolicPasses final : public PassMover {
     copy(commit.groups.front().copies);
   }
   void after_end(CopyPlan copies) override { copy(copies); }
-  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
-    for (const Transfer& transfer : plan.transfers) {
+  void transfer(TransferPlan transfers, std::vector<TransferResult>& answers) override {
+    for (const Transfer& transfer : transfers) {
       const auto name = std::pair(transfer.from, transfer.image.prefix.words);
       const auto target = std::pair(transfer.to, transfer.image.prefix.words);
       if (transfer.kind != Transfer::Kind::drop) answers.push_back({.id = transfer.id});

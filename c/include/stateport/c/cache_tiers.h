@@ -9,34 +9,39 @@
 /// The tiers below the device, as the mover of the bytes sees them: stateport::CacheTiers. The conventions are in
 /// stateport/c/core.h.
 ///
-///     plan, insert or commit → take_transfers → carry out → enqueue the answer of plan, insert or commit
-///     whenever some have ended, and all that was answered is enqueued → settle → take_transfers …
+///     start, plan, insert, commit → carry `transfers` out → enqueue all else that was answered
+///     whenever some have ended    → settle → carry `transfers` out
+///
+/// An answer with the member `transfers` names every transfer that was decided since the last such answer: by the same
+/// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, an insert
+/// without room). Each transfer is named once, and lies in memory of the cache until its next call. A settle of nothing
+/// asks for transfers at any time.
 ///
 /// Order. A store reads a slot that a copy answered later may overwrite, and a load writes a slot that a copy answered
-/// earlier may read or write. So transfers are taken after every plan, insert and commit, whether there are any or not,
-/// and enqueued before the answer of that call. The answer of a commit or an insert is enqueued before any later call
-/// but take_transfers; an end that answers copies counts as a commit. A plan (and the `next` of a commit) is enqueued
-/// before the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
+/// earlier may read or write. So the transfers of an answer are enqueued before all else that it names. The answer of a
+/// commit, an insert or an end is enqueued before any later call. A plan (and the `next` of a commit) is enqueued
+/// before the next start, unless it is cancelled. A settle that ends the last find of a request counts as a start.
 ///
-/// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
-/// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with
-/// STATEPORT_INVALID_STATE.
+/// stateport/c/state_tiers.h carries transfers out. Without stateport_request_cache_options.tiers no answer has
+/// transfers, and all of the calls here but tier_usage are refused with STATEPORT_INVALID_STATE.
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/// The transfers between the device and the tiers. To be called after every plan, insert and commit, and after an end
-/// that answers copies: until then start, plan, insert, cancel, commit, end, settle and drain of this cache are refused
-/// with STATEPORT_INVALID_STATE. start, end and settle
-/// add to it; where nothing runs, it is called after these, too. The transfers are the cache's until the next call.
-stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out);
+/// The answer of stateport_request_cache_settle.
+typedef struct stateport_settled_transfers {
+  size_t size;
+  int32_t ready_requests;  ///< have all that was loaded for them, or will not get it: they wait no longer
+  const stateport_transfer* transfers;
+  size_t transfer_count;
+} stateport_settled_transfers;
+
 /// These transfers ended, in any order. A load that is STATEPORT_TRANSFER_DONE was written, or is enqueued before all
-/// that is enqueued from now on. The first result that is refused, because its transfer is not under way, ends the
-/// call: `done` says how many before it count. loaded: how many requests have all that was loaded for them, or will not
-/// get it; null: not wanted. When all finds of a request have ended, more finds or a load may follow.
+/// that is enqueued from now on. When all finds of a request have ended, more finds or a load may follow. Refused, and
+/// nothing is settled: a number that is not under way, or that stands twice.
 stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
-                                                const stateport_transfer_result* results, size_t count, int32_t* loaded,
-                                                size_t* done);
+                                                const stateport_transfer_result* results, size_t count,
+                                                stateport_settled_transfers* out);
 /// loading: [count] not 0: something is being asked or loaded for the request, or was being loaded when it ended. Until
 /// then no pass can run it: chunk says 0. Refused: a request that does not run.
 stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int64_t* requests, size_t count,
@@ -45,7 +50,7 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
 /// remote tier. The contents stay where they are, too. Ends where there is no room or no place in the queue: once these
 /// transfers have settled, another call goes on. All is written when a call names nothing and nothing is under way. A
 /// transfer that failed is named again: give up when nothing more is written (stateport_tier_usage).
-stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
+stateport_status stateport_request_cache_drain(stateport_request_cache* cache, stateport_transfer_plan* out);
 /// The tier has these images, from before the cache was made, or from another one. attached: [count] 0: there is no
 /// number left for the image, or no room in the tier: it is to be removed, but for the remote tier. A state of several
 /// groups is there once all of its images were attached, one after the other, as a file tier lists them. If the next

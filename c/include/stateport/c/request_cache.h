@@ -23,7 +23,8 @@ extern "C" {
 ///
 /// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits name
 /// (pointers in their outputs) belongs to the cache and stays until the next plan, cancel, commit or reset, and for a
-/// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
+/// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it. The transfers
+/// of an answer stay until the next call of the cache.
 typedef struct stateport_request_cache stateport_request_cache;
 
 /// Sizes that the engine must provide, and how many requests run.
@@ -75,32 +76,26 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
 stateport_status stateport_request_cache_places(stateport_request_cache* cache, int64_t request, size_t group,
                                                 stateport_hit_places* out);
 /// Inserts the KV and the state of the first `tokens` tokens of a prompt. The engine has both in memory of its own: it
-/// computed them there, or another node sent them. The engine takes and enqueues the transfers (with tiers), scrubs and
-/// clears as `plan` names it, copies the KV of [start[0], tokens) to kv[0] and the state after them to write_slot[0] of
+/// computed them there, or another node sent them. The engine enqueues the transfers of `plan`, scrubs and clears as
+/// `plan` names it, copies the KV of [start[0], tokens) to kv[0] and the state after them to write_slot[0] of
 /// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
 /// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (in columns:
 /// of every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
 /// all tokens of the prompt the request can only end. Some of the KV may be cached already. Index hash in slots: its
 /// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
-/// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the
-/// same. Refused: tokens that are computed already or beyond the prompt, a request that waits for a tier, and with
-/// STATEPORT_INVALID_STATE a call while a pass is outstanding.
+/// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed already
+/// or beyond the prompt, a request that waits for a tier, and with STATEPORT_INVALID_STATE a call while a pass is
+/// outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 
 /// Ends requests, with their computed and committed tokens: all, or none. how: stateport_request_end. hints: null, or
-/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; more than
-/// one with index tree and separate_checkpoints, unless they are aborted: each can have copies
-/// (stateport_request_cache_end_copies).
+/// [count]: about prompts that may continue them. out: null if the cache has no index tree with separate_checkpoints,
+/// or the requests are aborted. Refused: a request that does not run, or is named twice; more than one with index tree
+/// and separate_checkpoints, unless they are aborted: each can have copies.
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,
-                                             int32_t how, const stateport_reuse_hint* hints);
-
-/// The copies that the last end answered, from live slots to slots for checkpoints. Like those of a commit they are
-/// enqueued before any later call of this cache but, with tiers, stateport_request_cache_take_transfers (or
-/// stateport_state_tiers_begin_transfers), which comes first. None but for index tree with separate_checkpoints, where
-/// they must not be left out. They are the cache's until the next end.
-stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
-                                                    size_t* count);
+                                             int32_t how, const stateport_reuse_hint* hints,
+                                             stateport_ended_requests* out);
 
 stateport_status stateport_request_cache_request(stateport_request_cache* cache, int64_t request,
                                                  stateport_running_request* out);
@@ -109,7 +104,8 @@ stateport_status stateport_request_cache_request(stateport_request_cache* cache,
 stateport_status stateport_request_cache_state(stateport_request_cache* cache, int64_t request, size_t group,
                                                stateport_group_plan* out);
 
-/// Forgets everything that is cached, in tiers too. STATEPORT_INVALID_STATE while a request runs or a transfer is
+/// Forgets everything that is cached, in tiers too, but for the remote tier: the next answer with transfers names the
+/// drops. STATEPORT_INVALID_STATE while a request runs or a transfer is
 /// under way.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);

@@ -50,6 +50,8 @@ typedef struct stateport_started_request {
   /// stateport_medium: the slowest tier that something is loaded from; elsewhere: only KV that the engine keeps is;
   /// device: nothing is.
   int32_t load_medium;
+  const stateport_transfer* transfers;  ///< see cache_tiers.h
+  size_t transfer_count;
 } stateport_started_request;
 
 /// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the
@@ -103,6 +105,8 @@ typedef struct stateport_pass_plan {
   stateport_group_plan* groups;  ///< room for what each group needs; null: not wanted
   size_t group_count;            ///< of the cache, or 0
   uint64_t pass;
+  const stateport_transfer* transfers;  ///< see cache_tiers.h: they come before all other work of the plan
+  size_t transfer_count;
   /// 0: planned ahead, and where its rows begin depends on a pass that is not committed: memory is reserved, and `room`
   /// is known; `start`, states and copies are not. The commit of that pass tells the complete plan.
   int32_t ready;
@@ -150,9 +154,12 @@ typedef struct stateport_pass_commit {
   stateport_group_commit* groups;  ///< room for what each group needs; null: not wanted
   size_t group_count;              ///< of the cache, or 0
   stateport_pass_plan* next;       ///< room for a plan, set up as for a plan; needed with `overlap` alone
-  int32_t has_next;                ///< not 0: a pass that was planned ahead was not ready, and is now; `next` tells it
-  int32_t published_states;        ///< checkpoints that requests can start from, from now on
-  int32_t dropped_states;          ///< checkpoints for which there was no room
+  /// See cache_tiers.h: they come before the copies, and before those of `next`.
+  const stateport_transfer* transfers;
+  size_t transfer_count;
+  int32_t has_next;          ///< not 0: a pass that was planned ahead was not ready, and is now; `next` tells it
+  int32_t published_states;  ///< checkpoints that requests can start from, from now on
+  int32_t dropped_states;    ///< checkpoints for which there was no room
 } stateport_pass_commit;
 
 /// A running request.
@@ -182,6 +189,16 @@ typedef enum stateport_request_end {
   STATEPORT_PREEMPTED,     ///< the same; it will start again
   STATEPORT_ABORTED        ///< no more is kept than was published
 } stateport_request_end;
+
+/// Work to enqueue after requests have ended, before any later call. Empty but for index tree with
+/// separate_checkpoints: transfers that other ends decide come with the next answer.
+typedef struct stateport_ended_requests {
+  size_t size;
+  const stateport_transfer* transfers;  ///< see cache_tiers.h: they come before the copies
+  size_t transfer_count;
+  const stateport_slot_copy* copies;  ///< from live slots to slots for checkpoints
+  size_t copy_count;
+} stateport_ended_requests;
 
 typedef enum stateport_event_kind {
   STATEPORT_EVENT_STORED = 0,  ///< can be found from now on

@@ -22,7 +22,7 @@ extern "C" {
 ///
 /// Under a request cache, one at a time:
 ///
-///     plan, insert or commit, or an end that answers copies → begin_transfers → enqueue the answer
+///     start, plan, insert, commit → begin_transfers, with the transfers of the answer → enqueue all else of it
 ///     once a step, and while requests load → end_transfers
 ///
 /// Without one: put, get, lookup, remove, poll.
@@ -148,21 +148,21 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
-/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. Call it after every
-/// plan, insert and commit, before their answers are enqueued on this stream, and after start and end where nothing
-/// runs. begun: how many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have
-/// are refused. These transfers have failed then, and so have those that the cache names on their answers.
+/// Begins the transfers of an answer of the cache, but for loads from STATEPORT_MEDIUM_ELSEWHERE. Call it before all
+/// else of that answer is enqueued on this stream. Slots and blocks of the cache that the stores do not have are
+/// refused. These transfers have failed then, and so have those that the cache names on their answers.
+/// STATEPORT_OUT_OF_MEMORY: nothing has begun, and the call can be made again.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
-                                                       stateport_request_cache* cache, size_t* begun);
+                                                       stateport_request_cache* cache,
+                                                       const stateport_transfer* transfers, size_t count);
 /// Tells the cache which transfers have ended, and begins those that it names then. Call it once a step, before the
 /// next chunk, when all answers of plans and commits are enqueued; also while requests wait for loads. Loads are
-/// enqueued on this stream. loaded: how many requests need not wait any more; null: not wanted. STATEPORT_INVALID_STATE
-/// after a plan, insert or commit without begin_transfers.
+/// enqueued on this stream. loaded: how many requests need not wait any more; null: not wanted.
 stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
                                                      stateport_request_cache* cache, int32_t* loaded);
 
-/// Loads from STATEPORT_MEDIUM_ELSEWHERE that begin_transfers or end_transfers took, at most `capacity`, each once: the
-/// engine carries them out, and tells the cache how they ended (stateport_request_cache_settle).
+/// Loads from STATEPORT_MEDIUM_ELSEWHERE that begin_transfers or end_transfers passed over, at most `capacity`, each
+/// once: the engine carries them out, and tells the cache how they ended (stateport_request_cache_settle).
 stateport_status stateport_state_tiers_take_loads(stateport_state_tiers* tiers, stateport_transfer* out,
                                                   size_t capacity, size_t* count);
 
@@ -182,8 +182,8 @@ stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void
 
 // --- Transfers of an engine's own ------------------------------------------------------------------------------------
 
-/// Begins transfers in their order: of a request cache whose take_transfers the engine calls itself, or of its own,
-/// with numbers below 2^63. Refused, and nothing has begun: a transfer that no tier here can carry out.
+/// Begins transfers in their order: of a request cache that the engine itself tells of their ends, or of its own, with
+/// numbers below 2^63. Refused, and nothing has begun: a transfer that no tier here can carry out.
 /// STATEPORT_INVALID_STATE where begin_transfers serves a cache. Loads from STATEPORT_MEDIUM_ELSEWHERE are passed over:
 /// the engine carries them out and settles them.
 stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, void* stream,

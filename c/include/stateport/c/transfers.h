@@ -50,7 +50,7 @@ typedef struct stateport_transfer {
   stateport_image_key image;
 } stateport_transfer;
 
-/// In the order in which they take effect: a later store may use the room of a drop.
+/// Transfers in the order in which they take effect: a later store may use the room of a drop.
 typedef struct stateport_transfer_plan {
   size_t size;
   const stateport_transfer* transfers;

@@ -106,12 +106,12 @@ class StateTiers {
   /// Waits for the device. Transfers with a file that poll has not answered are given up.
   ~StateTiers();
 
-  /// Begins the transfers of a plan, in its order; `plan` may be reused when the call returns. Throws InvalidArgument
-  /// for a transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has
-  /// begun then. Loads from elsewhere are the engine's, and passed over. O(transfers).
-  void execute(const Stream& stream, TransferPlan plan);
-  /// Makes room for this number of transfers: the next execute() of as many does not run out of memory. For engines
-  /// that must not lose the answer of CacheTiers::take_transfers. O(kinds of images).
+  /// Begins transfers in their order. The span may be reused when the call returns. Throws InvalidArgument for a
+  /// transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has begun
+  /// then. Loads from elsewhere are the engine's, and passed over. O(transfers).
+  void execute(const Stream& stream, TransferPlan transfers);
+  /// Makes room for this number of transfers: the next execute() of as many does not run out of memory.
+  /// O(kinds of images).
   void reserve(std::size_t transfers);
 
   /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Makes

@@ -34,7 +34,7 @@ struct CacheUsage {
 /// A plan is for a whole batch. A row finds room or not, as a whole; rows without room are named and the others run.
 ///
 /// With tiers() below the device, contents that these calls evict are stored there, and contents that they find there
-/// are loaded: see CacheTiers, which has calls of its own between these.
+/// are loaded: answers name these transfers, see CacheTiers.
 ///
 /// Outstanding passes. A pass is outstanding from plan() to its commit(). Without `overlap` there is at most one: a
 /// plan while one is outstanding replaces it. With `overlap` there are at most two: plan() while one is outstanding
@@ -104,26 +104,26 @@ class RequestCache {
   ///
   ///     insert ─► (with tiers: transfers) ─► [before] ─► the engine's copies ─► [after]
   ///
-  /// All of this is enqueued before any later call but take_transfers(). The tokens count as computed from then on. The
-  /// state becomes a checkpoint if the tokens are whole blocks of KV (in columns: of every group, and not in mode
-  /// none), whatever the placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt
-  /// the request can only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be
-  /// cached already. Index hash in slots: its blocks are named again, and must get the same content. Otherwise the
-  /// request reads the cached KV, and no request reads the engine's copy. None: the tokens find no room; with tiers,
-  /// transfers are taken all the same. Throws InvalidArgument for a request that does not run or waits for a tier, and
-  /// for tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
+  /// All of this is enqueued before any later call. The tokens count as computed from then on. The state becomes a
+  /// checkpoint if the tokens are whole blocks of KV (in columns: of every group, and not in mode none), whatever the
+  /// placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the request can
+  /// only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be cached already.
+  /// Index hash in slots: its blocks are named again, and must get the same content. Otherwise the request reads the
+  /// cached KV, and no request reads the engine's copy. None: the tokens find no room. Throws InvalidArgument for a
+  /// request that does not run or waits for a tier, and for tokens that are computed already or beyond the prompt;
+  /// InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends with its computed and committed tokens. The hint is about prompts that may continue it: hix
   /// values the last state that the request left by it, if that has position_tokens (index tree). Nothing is said of a
   /// request that left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the
-  /// other orders. Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for
-  /// checkpoints, to be enqueued as those of a commit: with tiers, after the transfers that are taken then. Valid until
-  /// the next call but take_transfers(). None but for index tree with separate_checkpoints, where they must not be left
-  /// out.
-  virtual CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
-  CopyPlan finish(RequestId request, const ReuseHint& hint = {}) { return end(request, RequestEnd::finished, hint); }
-  CopyPlan preempt(RequestId request) { return end(request, RequestEnd::preempted); }
+  /// other orders. Throws for a request that does not run and a bad hint. With index tree and separate_checkpoints the
+  /// answer must not be left out; it is valid until the next call.
+  virtual EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
+  EndedRequest finish(RequestId request, const ReuseHint& hint = {}) {
+    return end(request, RequestEnd::finished, hint);
+  }
+  EndedRequest preempt(RequestId request) { return end(request, RequestEnd::preempted); }
   void abort(RequestId request) { end(request, RequestEnd::aborted); }
 
   /// Prompt and sampled tokens; valid until the next commit, or the end of the request. All of these throw for a
@@ -140,8 +140,8 @@ class RequestCache {
   /// The tiers below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
-  /// Forgets everything that is cached, in tiers too, which names drops, but for the remote tier, where it stays:
-  /// transfers are taken after it. The eviction policy keeps its knowledge. The caller's clock may begin again. Throws
+  /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
+  /// transfers names the drops. The eviction policy keeps its knowledge. The caller's clock may begin again. Throws
   /// InvalidState while a request runs or a transfer is under way.
   virtual void reset() = 0;
 

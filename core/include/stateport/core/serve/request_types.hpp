@@ -59,6 +59,7 @@ struct StartedRequest {
   /// More is on its way from a tier, or may be. Until that has ended (CacheTiers::settle) no pass can run the request:
   /// chunk() answers 0. The engine computes the tokens that do not arrive.
   std::optional<TierLoad> load;
+  TransferPlan transfers;  ///< see CacheTiers
 };
 
 /// How much of a prompt the next pass of a request runs, in tokens.
@@ -155,6 +156,7 @@ struct ScrubPlan {
 
 struct PassPlan {
   PassId pass = 0;
+  TransferPlan transfers;  ///< see CacheTiers: they come before all other work of the plan
   /// False: the pass was planned ahead, and where its rows begin depends on an earlier pass that is not committed.
   /// Memory is reserved, rows with and without room are known; `start`, `states` and all copies are not. commit() of
   /// that pass answers the complete plan.
@@ -192,6 +194,7 @@ struct GroupCommit {
 };
 
 struct PassCommit {
+  TransferPlan transfers;               ///< see CacheTiers: they come before the copies, and before those of `next`
   std::span<const GroupCommit> groups;  ///< [groups]
   std::int32_t published_states = 0;    ///< checkpoints that requests can start from, from now on
   std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
@@ -201,8 +204,8 @@ struct PassCommit {
 
 /// Memory for a prefix that the engine has computed by other means, and the copies that make it a checkpoint.
 struct InsertedPrefix {
-  /// Has one row. The engine copies the KV of the tokens [start, start + tokens) to its `kv`, and the state of each
-  /// group after them to states[g].target(). groups[g].copies are empty.
+  /// Has one row, and the transfers of the whole call. The engine copies the KV of the tokens [start, start + tokens)
+  /// to its `kv`, and the state of each group after them to states[g].target(). groups[g].copies are empty.
   PassPlan plan;
   PassCommit commit;  ///< to be enqueued after the engine's copies
 };
@@ -212,6 +215,13 @@ enum class RequestEnd : std::uint8_t {
   finished,   ///< complete: the computed prefix is kept up to its last state
   preempted,  ///< the same; it will start again
   aborted     ///< no more is kept than was published
+};
+
+/// Work to enqueue after the end of a request, before any later call. Empty but for index tree with
+/// separate_checkpoints: transfers that other ends decide come with the next answer.
+struct EndedRequest {
+  TransferPlan transfers;  ///< see CacheTiers: they come before the copies
+  CopyPlan copies;         ///< from live slots to slots for checkpoints
 };
 
 /// A change of the contents of a cache, for routers. Events of the remote tier name contents that this cache knows to

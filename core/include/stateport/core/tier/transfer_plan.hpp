@@ -8,7 +8,7 @@
 #include <span>
 
 /// Transfers between the device and the tiers below it. Plain data: a RequestCache decides, and names its decisions in
-/// a TransferPlan. The owner of the tiers' memory carries them out and tells how each ended.
+/// the `transfers` of its answers. The owner of the tiers' memory carries them out and tells how each ended.
 namespace stateport {
 
 /// Where cached content lies: on the device, in a tier, from the fastest to the slowest, or where the engine keeps it
@@ -54,9 +54,7 @@ struct Transfer {
 };
 
 /// In the order in which they take effect: a later store may use the room of a drop.
-struct TransferPlan {
-  std::span<const Transfer> transfers;
-};
+using TransferPlan = std::span<const Transfer>;
 
 /// How a transfer ended. Everything but `done` leaves the destination without the image. A store or a copy of an image
 /// that the destination has already is `done`.
