@@ -15,7 +15,7 @@ struct Totals {
   std::int64_t publications = 0, wrong_publications = 0, refusals = 0, hits = 0;
 };
 
-/// Runs worlds; what a world does itself must be right whatever is published, unless a poisoned block is read.
+/// Runs worlds; a world's own results must be right, whichever blocks are published, unless it reads a poisoned block.
 Totals run_worlds(std::uint64_t count, const WorldOptions& options, bool may_be_poisoned) {
   Totals totals;
   test::for_each_seed(count, [&](Random& random, std::uint64_t) {

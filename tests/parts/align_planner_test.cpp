@@ -323,7 +323,7 @@ TEST_CASE("a planner refuses every array that does not fit the batch, and change
   refused([](Accepted& a) { a.tables[1].columns = -1; });
   refused([](Accepted& a) { a.tables[0].ids = std::span(a.ids).first(11); });
   refused([](Accepted& a) { a.ids[1] = 20; });               // a block that does not exist
-  refused([](Accepted& a) { a.ids[7] = a.ids[1]; });         // row 0 writes what row 1 reads
+  refused([](Accepted& a) { a.ids[7] = a.ids[1]; });         // row 0 writes the block that row 1 reads
   refused([](Accepted& a) { a.ids[8] = 2, a.ids[1] = 2; });  // two copies into one block
 }
 

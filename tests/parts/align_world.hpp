@@ -20,7 +20,8 @@ struct WorldOptions {
 
 /// A small engine over block tables in which every state is a symbol: the hash of the token prefix it stands for.
 /// Requests come, are prefilled in chunks, decode with drafts, are preempted, resumed from cached blocks and end; the
-/// cache is reset now and then. What the forward reads and what gets published is compared with the request's tokens.
+/// cache is reset now and then. Compares every state that a forward reads, and every state that is published, with the
+/// request's tokens.
 class AlignWorld {
  public:
   AlignWorld(Random& random, const WorldOptions& options) : random_(random), options_(options), planner_(draw()) {
@@ -46,7 +47,7 @@ class AlignWorld {
   static constexpr Symbol garbage = 0;
 
   struct Block {
-    std::vector<Symbol> conv;  ///< the state after so many more tokens of the window
+    std::vector<Symbol> conv;  ///< [i]: the state after i more tokens of the window
     Symbol recurrent = garbage;
     std::int32_t owners = 0;
     Symbol key = garbage;  ///< published under this prefix
@@ -90,7 +91,7 @@ class AlignWorld {
   bool schedule(Request& r);
   void make_room(Request& r);
 
-  /// A block that nobody owns, if possible one that is not cached; its content is no longer known.
+  /// A block without an owner, if possible one that is not cached. Its content becomes unknown.
   BlockId take_block(std::size_t g);
   void run(const std::vector<std::size_t>& batch);
 

@@ -25,7 +25,7 @@ using test::Blocks;
 using test::Hashes;
 using test::ids;
 
-/// The same rules over plain lists: what each call answers, and what it tells.
+/// The same rules over plain lists: the answer of each call, and the events that it reports.
 class ExternalModel {
  public:
   explicit ExternalModel(std::int32_t count) : blocks_(static_cast<std::size_t>(count)) {}

@@ -20,15 +20,15 @@ inline Blocks ids(std::initializer_list<std::int32_t> values) {
   return blocks;
 }
 
-/// What a listener was told, in order.
+/// Blocks that a listener was told, in order.
 struct ToldOfBlocks {
   Blocks unreferenced;
   Blocks lost;
-  Hashes hashes;  ///< of what is lost
+  Hashes hashes;  ///< of the lost blocks
   friend bool operator==(const ToldOfBlocks&, const ToldOfBlocks&) = default;
 };
 
-/// Remembers what it is told, and checks that the books of the directory are right by then.
+/// Records the events that it receives, and checks that the books of the directory are right by then.
 class BlockRecorder final : public BlockListener {
  public:
   explicit BlockRecorder(BlockDirectory& blocks) : blocks_(blocks) { blocks_.add_listener(*this); }

@@ -8,18 +8,18 @@
 /// Graphs of the vendor's runtime, for tests and benchmarks. One source for each vendor.
 namespace stateport::test {
 
-/// What of the rest of the process a capture forbids calls that it could not record.
+/// The threads that a capture forbids calls which it could not record.
 enum class CaptureMode {
   thread_local_calls,  ///< those of the capturing thread
   all_calls            ///< those of every thread
 };
 
-/// What `enqueue` puts on a stream (not the vendor's default one), captured once and replayed at will. In an OpenMP
-/// build nothing is captured: a replay is a call of `enqueue`, to which the stream pretends to capture.
+/// The work that `enqueue` puts on a stream (not the vendor's default one), captured once and replayed at will. In an
+/// OpenMP build nothing is captured: a replay is a call of `enqueue`, to which the stream pretends to capture.
 class DeviceGraph {
  public:
-  /// Throws std::runtime_error with the vendor's text when the capture did not survive `enqueue`, and what `enqueue`
-  /// throws, after the capture has ended.
+  /// Throws std::runtime_error with the vendor's text if the capture fails because of `enqueue`. Rethrows an exception
+  /// of `enqueue` after ending the capture.
   DeviceGraph(const Stream& stream, const std::function<void()>& enqueue,
               CaptureMode mode = CaptureMode::thread_local_calls);
   ~DeviceGraph();

@@ -21,7 +21,7 @@ void fail_heap_allocation(std::uint64_t n, bool and_later = false) noexcept;
 /// Allocations of this size fail never, in any thread; 0 = none.
 void spare_heap_allocations_of(std::size_t bytes) noexcept;
 
-/// What this thread allocates during its life neither fails nor counts: a test's own work within a call.
+/// While it lives, allocations of this thread neither fail nor count: for a test's own work within a call.
 class SparedAllocations {
  public:
   SparedAllocations() noexcept;
@@ -36,8 +36,8 @@ class SparedAllocations {
 };
 
 /// Runs `body(attempt)` with its first allocation failing, then its second, and so on until it runs through. `body`
-/// does only what may fail, once per call; `after(attempt)` checks what the failure left behind. Returns the number of
-/// failures, which is the number of allocations of `body`.
+/// contains nothing but the calls that may fail; `after(attempt)` checks the state that a failure leaves. Returns the
+/// number of failures, which is the number of allocations of `body`.
 template <class Body, class After>
 std::uint64_t fail_each_allocation(Body&& body, After&& after) {
   for (std::uint64_t attempt = 1;; ++attempt) {

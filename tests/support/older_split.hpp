@@ -10,7 +10,7 @@
 namespace stateport::test {
 
 /// The older chunk split, for contrast only: a chunk may end off the grid after the last usable boundary, and the next
-/// chunk may then pass a boundary without stopping there. What is published at that boundary is wrong.
+/// chunk may then pass a boundary without stopping there. The state published at that boundary is wrong.
 struct OlderSplit {
   std::int64_t block = 1;
   std::int64_t prompt = 0;

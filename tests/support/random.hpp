@@ -19,7 +19,7 @@ inline constexpr bool assertions_on = false;
 #endif
 
 /// How many of `count` seeds a build runs by default. With assertions and sanitizers a step takes ten times as long,
-/// and what they look for shows in fewer.
+/// and fewer seeds suffice to find the faults that they look for.
 constexpr std::uint64_t seeds_of_build(std::uint64_t count) {
   constexpr std::uint64_t enough = 20;
   return assertions_on ? std::max(count / 20, std::min(count, enough)) : count;

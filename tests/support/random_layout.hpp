@@ -39,7 +39,7 @@ inline ModelLayout random_layout(Random& random, ElementType recurrent_type = El
                      {.axis = axis, .bands = {{.extent = heads, .parts = heads}}});
 }
 
-/// The elements of one tensor of a shard along the extent that is split, each named by what it is in the whole model.
+/// The elements of one tensor of a shard along the extent that is split, each named by its number in the whole model.
 /// By the definition: each rank takes its run of parts of every band.
 inline std::vector<std::int64_t> elements_of(const ModelLayout& layout, const ModelShard& shard, std::size_t tensor) {
   std::vector<std::int64_t> elements;

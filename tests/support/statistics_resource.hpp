@@ -10,7 +10,7 @@
 
 namespace stateport::test {
 
-/// What went through a StatisticsResource since its construction. Zero-byte calls are not counted.
+/// Counts of a StatisticsResource since its construction. Zero-byte calls are not counted.
 struct MemoryStatistics {
   std::size_t live_bytes = 0;       ///< asked for and not given back
   std::size_t peak_bytes = 0;       ///< largest live_bytes so far

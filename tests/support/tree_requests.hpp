@@ -22,19 +22,19 @@ enum class CheckpointStyle : std::uint8_t {
   donate_tracked,
 };
 
-/// What happens to KV and slots in the life of a request: which it takes, donates to the prefix tree, and gives back.
+/// KV and slots in the life of a request: it takes them, donates some to the prefix tree, and gives the rest back.
 ///
 ///     start ──► extend ──► cache_unfinished ──► … ──► append ──► plan_decode ──► append ──► … ──► finish or abort
 ///                  ▲──────────── chunks ─────────┘                  ▲──── passes ────┘
 ///
 /// Nothing moves here: a plan says which states the engine copies or clears before the forward pass and where the
 /// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
-/// SGLang. Requests of different namespaces share nothing, but nobody remembers who wrote to KV and slots before: an
-/// engine that scrubs what changes tenant uses RequestCache, see RequestCacheOptions::scrub. Bad input throws
-/// InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a pool that is short is an
-/// answer (none), after which only evictions have happened. `freed` reports what left; it is back in its pool already.
-/// A call that throws std::bad_alloc may have done a part of its work: end the requests and reset the tree then. Not
-/// thread-safe.
+/// SGLang. Requests of different namespaces share nothing, but no record is kept of the tenant that last wrote KV or a
+/// slot. An engine that scrubs memory which changes tenant uses RequestCache, see RequestCacheOptions::scrub. Bad input
+/// throws InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a pool that is short
+/// is an answer (none), after which only evictions have happened. `freed` reports what left; it is back in its pool
+/// already. A call that throws std::bad_alloc may have done a part of its work: end the requests and reset the tree
+/// then. Not thread-safe.
 class TreeRequests {
  public:
   struct Options {
@@ -56,7 +56,7 @@ class TreeRequests {
     SlotId live_slot;                ///< the request's working slot
     std::int64_t prefix_tokens = 0;  ///< the forward pass begins here
     std::optional<std::int64_t> branching_position;
-    std::optional<SlotCopy> restore;  ///< what the first extend will ask for
+    std::optional<SlotCopy> restore;  ///< the first extend will ask for this copy
     std::optional<LostHit> lost;
   };
 
@@ -71,7 +71,7 @@ class TreeRequests {
 
   /// Before a pass that feeds the last output token and drafts after it.
   struct DecodePlan {
-    std::span<const KvIndex> kv;  ///< of what the pass feeds; valid until the next call
+    std::span<const KvIndex> kv;  ///< of the tokens that the pass feeds; valid until the next call
     std::optional<Track> track;   ///< with drafts: if the pass keeps tokens up to there, see append()
   };
 
@@ -92,24 +92,24 @@ class TreeRequests {
   /// Takes KV for the prompt up to `upto` tokens and plans the pass. None if KV is short.
   std::optional<ExtendPlan> extend(RequestId request, std::int64_t upto, Freed& freed);
 
-  /// After a pass over a part of the prompt (`chunked`) or all of it: keeps what was computed in the tree, as far as
-  /// there is a checkpoint. If no slot can be had the checkpoint is dropped and counted.
+  /// After a pass over a part of the prompt (`chunked`) or all of it: keeps the computed prefix in the tree, up to its
+  /// checkpoint. If no slot is free, the checkpoint is dropped and counted.
   Cached cache_unfinished(RequestId request, bool chunked, Freed& freed);
 
   /// Takes KV for a pass that feeds the last output token and `drafts` proposed ones. None if KV is short. A plan whose
   /// pass did not run is replaced by the next one.
   std::optional<DecodePlan> plan_decode(RequestId request, std::int64_t drafts, Freed& freed);
 
-  /// Adds what a pass sampled: one token after the pass over the prompt; else the kept ones, at most one for each that
-  /// was fed, and the KV of drafts that were not kept goes back. True if the plan's track lies within what is kept:
-  /// from now on its slot counts as written.
+  /// Adds the tokens that a pass sampled: one after the pass over the prompt; else the kept ones, at most one for each
+  /// token that was fed. Gives back the KV of drafts that were not kept. True if the plan's track lies within the kept
+  /// tokens: from now on its slot counts as written.
   bool append(RequestId request, std::span<const Token> sampled, Freed& freed);
 
-  /// Keeps what was computed as far as there is a checkpoint, and gives back the rest. A preempted request is
-  /// finished too: it starts again with tokens() and hits what was kept. The hint is for a policy that learns: what is
-  /// known of the prompts that may continue this one.
+  /// Keeps the computed prefix up to its checkpoint, and gives back the rest. A preempted request is finished, too: it
+  /// starts again with tokens() and hits the kept prefix. The hint tells a learning policy about prompts that may
+  /// continue this one.
   void finish(RequestId request, Freed& freed, const ReuseHint& hint = {});
-  /// Keeps nothing beyond what cache_unfinished kept.
+  /// Keeps only the prefixes that cache_unfinished kept.
   void abort(RequestId request, Freed& freed);
 
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const { return checked(request).tokens; }
@@ -159,7 +159,7 @@ class TreeRequests {
   void note_track(Request& request, Track& track);
   void shrink_row(Request& request, std::int64_t upto, Freed& freed);
   void drop_decode_plan(Request& request, Freed& freed);
-  /// Inserts the request's prefix of so many tokens.
+  /// Inserts the first `tokens` tokens of the request.
   struct Donation {
     std::int64_t tokens = 0;
     bool chunked = false;

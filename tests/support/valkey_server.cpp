@@ -119,7 +119,7 @@ void ValkeyServer::start() {
     if (options_.tls)
       words.insert(words.end(), {"--port", "0", "--tls-cert-file", folder + "/cert.pem", "--tls-key-file",
                                  folder + "/key.pem", "--tls-auth-clients", "no"});
-    // What is acknowledged was written to the file before; the server puts that off while it synchronises.
+    // The server writes a value to the file before it acknowledges it. While it calls fsync it would put that off.
     if (options_.keeps_data) words.insert(words.end(), {"--appendfsync", "no"});
     words.insert(words.end(), options_.more.begin(), options_.more.end());
     std::vector<char*> arguments;

@@ -19,7 +19,7 @@ class ValkeyServer {
   struct Options {
     std::string password = "open sesame";
     bool tls = false;
-    bool keeps_data = false;  ///< what was acknowledged survives a kill
+    bool keeps_data = false;  ///< acknowledged values survive a kill
     std::vector<std::string> more = {};
   };
 

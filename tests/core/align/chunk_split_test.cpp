@@ -62,7 +62,7 @@ TEST_CASE("a resumed request stops on the grid until all but its last token are 
   const auto run = [](std::int64_t start, std::int64_t tokens) {
     return split_chunk({start, tokens, 20, 60, false}, 16);
   };
-  CHECK(run(16, 20) == 16);  // past the prompt, before the end of what was sampled
+  CHECK(run(16, 20) == 16);  // past the prompt, before the end of the sampled tokens
   CHECK(run(32, 10) == 0);
   CHECK(run(32, 28) == 16);
   CHECK(run(48, 12) == 12);

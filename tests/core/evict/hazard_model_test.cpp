@@ -105,7 +105,8 @@ TEST_CASE("from three hits on a position has a rate of its own, which weighs mor
 
 TEST_CASE("what a told probability is worth is learned from what became of prompts told of alike") {
   enum class Signal { right, wrong, constant, none };
-  // Half of the prompts go on after 20 s. What the engine tells of each is right, the opposite, or nothing.
+  // Half of the prompts go on after 20 s. The engine's probability for each is right, the opposite, constant or
+  // missing.
   const auto worth = [](Signal signal, bool as_if_it_goes_on) {
     HazardModel model(4096);
     double now_s = 0;

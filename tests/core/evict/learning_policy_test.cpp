@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policies that learn, told of events by hand.
+// Learning policies under events that the test reports by hand.
 #include <stateport/core/evict/eviction_policy.hpp>
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ VictimKey key_of_heir(const std::vector<std::uint32_t>& removed) {
   return policy->key(leaf_with_state(0));
 }
 
-/// What the end of a conversation is worth after the next prompt, of session `next`, did not continue it.
+/// The key of the end of a conversation after the next prompt, of session `next`, did not continue it.
 VictimKey key_of_end_before(std::uint64_t next) {
   constexpr std::uint64_t first = 7;
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
@@ -55,7 +55,7 @@ VictimKey key_of_end_before(std::uint64_t next) {
   return policy->key(leaf_with_state(0));
 }
 
-/// What an end is worth so many seconds after it was kept.
+/// The key of an end `age_s` seconds after it was kept.
 VictimKey key_of_idle_end(double expected_idle_s, double age_s) {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
   LearningPolicy& learner = *policy->learning();

@@ -21,7 +21,7 @@ struct ScannedVictims {
       if (eligible(index) && (!least || key[index] < key[*least])) least = index;
     return least;
   }
-  /// The key of a candidate may have become smaller: it is told of, or the candidate is taken out.
+  /// The key of a candidate may have become smaller: updates `victims`, or erases the candidate from it.
   template <class Victims>
   void rank_again(Victims& victims, std::uint32_t index) const {
     if (eligible(index))

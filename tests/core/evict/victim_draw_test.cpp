@@ -14,7 +14,7 @@ using namespace stateport;
 
 namespace {
 
-/// What a draw is asked of, and what it must know: members that are not locked, and their keys now.
+/// Model of a draw: its members, those that are locked, and their current keys.
 struct Candidates {
   explicit Candidates(std::size_t n) : value(n, 0), member(n, false), locked(n, false) {}
 
@@ -216,6 +216,6 @@ TEST_CASE("a draw tells ahead what the next ones look at, and answers as if it h
       of->check_invariants();
     }
   }
-  // Nothing is foreseen of the first draw; what a removal moves may miss its turn.
+  // The first draw was not announced, and a candidate that a removal moves may miss its turn.
   CHECK(foreseen > (victims - 3) * draws);
 }

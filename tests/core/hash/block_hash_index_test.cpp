@@ -23,7 +23,7 @@ TEST_CASE("hashes with the same mixed bits find their own blocks, and a stranger
   for (std::int32_t block = 0; block < 4; ++block)
     CHECK(index.find(hashes[BlockId{block}.index()], hash_of) == BlockId{block});
   CHECK_FALSE(index.find(hashes[4], hash_of).valid());
-  CHECK(index.guess(hashes[4]).valid());  // it asks nobody
+  CHECK(index.guess(hashes[4]).valid());  // a guess compares no hash
   index.erase(hashes[1], BlockId{1});
   CHECK_FALSE(index.find(hashes[1], hash_of).valid());
   CHECK(index.find(hashes[3], hash_of) == BlockId{3});

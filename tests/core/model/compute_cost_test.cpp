@@ -29,7 +29,7 @@ const std::vector<std::pair<ComputeCost, std::string>> wrong_costs = {
     {{1, nan}, ".quadratic = nan ("},   {{0, 1e101}, ".quadratic = 1e+101 ("},
 };
 
-/// What `call` is refused with, or nothing.
+/// The error text of `call`; empty if it succeeds.
 std::string refusal(const std::function<void()>& call) {
   try {
     call();

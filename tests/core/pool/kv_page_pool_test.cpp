@@ -50,7 +50,7 @@ TEST_CASE("a KV pool allocates when it is made, and then no more") {
   pool->reset();
   CHECK(stateport::test::heap_allocations() == before);
   CHECK(all);
-  // A failure of what it checks with leaves it as it was.
+  // check_invariants() may fail to allocate; the pool stays as it was.
   REQUIRE(pool->allocate(indices));
   CHECK(stateport::test::fail_each_allocation([&](std::uint64_t) { pool->check_invariants(); },
                                               [&](std::uint64_t) { CHECK(pool->available() == 32); }) > 0);

@@ -52,8 +52,8 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
             (p == at.cached || p == at.prompt / at.block * at.block || p == (end - 1) / at.block * at.block))
           wanted.insert(p);
         if (!at.by_block && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
-        // Where it leaves what is cached, if the scan of a pass from the start of the prompt can stop there; else the
-        // last such position before it.
+        // The end of the cached prefix, if the scan of a pass from the start of the prompt can stop there; else the
+        // last position before it at which the scan can stop.
         if (!at.by_block && p > at.reused && p <= branch && p % at.scan_step == 0) {
           bool last = true;
           for (std::int64_t more = p + at.block; more <= branch; more += at.block) last &= more % at.scan_step != 0;

@@ -67,8 +67,8 @@ void check_shares_nothing(const RequestCacheOptions& options, std::size_t which,
     CHECK(mixed.lost.has_value() != mixed.load.has_value());
     CHECK(mixed.lost.value_or(LostHit::never_stored) == LostHit::never_stored);
     CHECK(server.cache->stats().hit_tokens == 0);
-    // What is its own does come back, also while the other one's is on the device. What was on the device when its key
-    // was taken may have gone.
+    // The tenant's own prefix is found again, even while the other tenant's prefix with the same key is on the device.
+    // The device may have evicted its KV when the other prefix took its key.
     push_down(server);
     if (is_below) server.serve(salted_prompt(block, more), {.salt = block.salt});
     const std::int64_t hit_tokens = server.cache->stats().hit_tokens;
@@ -128,7 +128,7 @@ TEST_CASE("KV of another prefix with one key is loaded all the same when the rem
       Server server(options_with_tiers(index, {.remote_bytes = 4000}));
       server.serve(salted_prompt(other, 30), {.salt = other.salt});
       push_down(server);
-      server.cache->reset();  // forgets what the remote tier has
+      server.cache->reset();  // forgets the images of the remote tier
       server.serve(salted_prompt(block, 1), {.salt = block.salt});
       CHECK(server.cache->stats().hit_tokens == 0);
       const StartedRequest started = server.serve(salted_prompt(other, 30), {.salt = other.salt});

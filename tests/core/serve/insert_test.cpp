@@ -23,12 +23,12 @@ Tokens first_of(const Tokens& tokens, std::int64_t count) {
   return {tokens.begin(), tokens.begin() + count};
 }
 
-/// A cache, its memory, and what an engine does that has computed prompts by other means.
+/// A cache, its memory, and an engine that computes prompts without passes.
 struct Engine {
   explicit Engine(const RequestCacheOptions& options) : cache(make_request_cache(options)), world(options) {}
 
   RequestId start(const Tokens& prompt) { return cache->start({.tokens = prompt})->request; }
-  /// Copies what is asked for. Returns how many checkpoints found no room; none: the tokens found none.
+  /// Copies as the cache asks. Returns the number of checkpoints without room; none if the tokens have no room.
   std::optional<std::int32_t> insert(RequestId request, const Tokens& tokens) {
     const auto inserted = cache->insert(request, std::ssize(tokens));
     cache->check_invariants();
@@ -135,7 +135,7 @@ TEST_CASE("what two requests insert is cached once, and the rest of the second o
     const RequestId two = engine.start(prompt);
     CHECK(engine.insert(one, first_of(prompt, 24)) == 0);
     CHECK(engine.insert(two, first_of(prompt, 48)) == 0);
-    // What others may be reading is not written again.
+    // Blocks that other requests may read are not written again.
     for (std::int64_t at = 0; at < 24; ++at)
       CHECK(engine.kv[static_cast<std::size_t>(at)] != engine.cache->kv(one).at(at));
     engine.cache->finish(one);

@@ -33,7 +33,7 @@ RequestCacheOptions options_of(Combination index) {
   return options;
 }
 
-/// What a look-up takes after `tenant` was served `cached`.
+/// Instructions of a look-up after `tenant` was served `cached`.
 std::optional<std::int64_t> lookup_instructions(Combination index, const Namespace& tenant, const Tokens& cached,
                                                 const Tokens& asked) {
   Server server(options_of(index));
@@ -64,7 +64,7 @@ TEST_CASE("a look-up does the same work whether another tenant has the prompt or
       MESSAGE("instructions: absent ", *absent, ", of another tenant ", *of_stranger, ", own ", *own);
       const std::int64_t probes = *absent / 50;  // of hash tables, which have other keys
       CHECK(std::abs(*of_stranger - *absent) <= probes);
-      // What is its own does take other work: the count would show it.
+      // A hit on the tenant's own prefix takes a different number of instructions, so the count can tell them apart.
       CHECK(std::abs(*own - *absent) > 2 * probes);
     }
 }

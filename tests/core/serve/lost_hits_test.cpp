@@ -209,7 +209,7 @@ TEST_CASE("copies of one content take no room from others") {
       RequestCacheOptions options = roomy_cache(index, 4);
       options.max_requests = 16;
       options.max_request_tokens = 256;
-      // What is cached, and one more prompt while it is computed.
+      // Room for the cached prompts, and for one more while it is computed.
       options.kv_tokens = prompts * short_prompt + 3 * (long_prompt + 4) + 25 * 4;
       // A running request holds one block; a prompt leaves a state every 64 tokens.
       constexpr std::int32_t blocks = 16 + 16 + 2 * 3 + 4;

@@ -21,8 +21,8 @@ MarkedMemory::MarkedMemory(const RequestCacheOptions& options, const IgnoredList
   kv_ = places(kv_blocks(options), static_cast<std::size_t>(options.block_size_tokens));
 }
 
-/// The copies of a launch run in no order: all read what was there before. One that shifts the conv window leaves the
-/// end of it.
+/// The copies of a launch run in no order: all read the bytes from before the launch. A copy that shifts the conv
+/// window does not write the end of it.
 void MarkedMemory::copy(CopyPlan plan, const Places& from, Places& to) const {
   const Places old = from;
   const auto conv = static_cast<std::ptrdiff_t>(part_bytes);
@@ -140,7 +140,7 @@ void MarkedMemory::begin(const Transfer& transfer) {
   const auto image = images_.find({transfer.from, key.prefix.words, key.tokens, key.content, key.group});
   if (transfer.kind == Kind::store) {
     const Bytes& bytes = moving_[transfer.id] = place_of(transfer);
-    // Whoever may read the image reads the bytes of one tenant.
+    // Every reader of the image reads bytes of one tenant only.
     const auto first = std::ranges::find_if(bytes, [](Mark byte) { return byte != 0; });
     REQUIRE(first != bytes.end());
     look(bytes, *first);

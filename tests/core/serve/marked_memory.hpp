@@ -33,7 +33,7 @@ class MarkedMemory {
 
   explicit MarkedMemory(const RequestCacheOptions& options, const IgnoredLists& ignored = {});
 
-  /// What comes before a pass.
+  /// Carries out the plan's work before the pass.
   void before(const PassPlan& plan);
   /// Runs one row of a tenant (0, 1 …); first looks at all that the row can read.
   void run(std::size_t index, const RowPlan& row, int tenant);
@@ -43,7 +43,7 @@ class MarkedMemory {
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done, int tenant);
 
-  [[nodiscard]] std::int64_t looked() const noexcept { return looked_; }  ///< at so many bytes
+  [[nodiscard]] std::int64_t looked() const noexcept { return looked_; }  ///< number of bytes that were looked at
   [[nodiscard]] std::int64_t leaks() const noexcept { return leaks_; }    ///< bytes of others that could be read
   /// Bytes that a tenant could read and that it had written itself.
   [[nodiscard]] std::int64_t own() const noexcept { return own_; }
@@ -53,7 +53,7 @@ class MarkedMemory {
   using Places = std::vector<Bytes>;
   using ImageName = std::tuple<Medium, std::array<std::uint64_t, 2>, std::int64_t, CacheContent, std::int32_t>;
   static constexpr std::size_t part_bytes = 4;  ///< of a recurrent state, and of a conv window without drafts
-  static constexpr Mark stranger = 255;         ///< what memory holds before its first use
+  static constexpr Mark stranger = 255;         ///< content of memory before its first use
   [[nodiscard]] static Mark mark_of(int tenant) { return static_cast<Mark>(tenant + 1); }
 
   [[nodiscard]] Places& checkpoints(std::size_t group) {

@@ -225,7 +225,7 @@ RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, st
   return seen(live.names, first, Tokens(live.tokens.begin() + first, live.tokens.begin() + end));
 }
 
-/// A request that starts says what the statistics say, and has a reason if it computes a whole block.
+/// The answer of start() agrees with the statistics, and names a reason if a whole block is computed.
 void RandomEngine::check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const {
   const std::int64_t usable = (std::ssize(prompt) - 1) / options_.block_size_tokens * options_.block_size_tokens;
   if (started.load) {
@@ -499,7 +499,7 @@ void RandomEngine::follow_loads() {
   }
 }
 
-/// Nothing is under way: a tier holds what the cache believes.
+/// No transfer is under way: each tier holds the images that the cache lists.
 void RandomEngine::check_tiers() const {
   if (!options_.tiers.enabled()) return;
   for (const Medium medium : {Medium::host, Medium::file, Medium::remote}) {

@@ -60,10 +60,10 @@ class RandomEngine {
   std::int64_t inserts = 0;
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
-  std::int64_t found_loads = 0;   ///< that ended well, of what the remote tier was asked for
+  std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
 
  private:
-  /// What a prompt has beside its tokens. To the world, they are other tokens with other names.
+  /// The names of a prompt. The world sees a prompt with other names as other tokens.
   struct Names {
     int tenant = 0;              ///< 0: none
     std::int64_t media_at = -1;  ///< -1: there is none
@@ -136,7 +136,7 @@ class RandomEngine {
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
   MarkedMemory* marked_ = nullptr;
-  std::map<RequestId, int> tenants_;  ///< by request, also of those that ended
+  std::map<RequestId, int> tenants_;  ///< by request; ended requests stay
   std::vector<Transfer> under_way_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };

@@ -32,14 +32,14 @@ std::vector<std::int64_t> tokens_of(const std::vector<Transfer>& transfers) {
   return tokens;
 }
 
-/// A cache that asks the remote tier for so many images of states at most.
+/// A cache that asks the remote tier for at most `max_finds` images of states.
 RequestCacheOptions with_finds(Combination index, std::int32_t max_finds) {
   RequestCacheOptions options = small(index, remote);
   options.tiers.max_finds = max_finds;
   return options;
 }
 
-/// Two caches over one remote tier. The first served a prompt of 34 tokens, and wrote what it made there.
+/// Two caches over one remote tier. The first served a prompt of 34 tokens, and wrote its states and KV there.
 struct Two {
   explicit Two(const RequestCacheOptions& options) : Two(options, options) {}
   Two(const RequestCacheOptions& first, const RequestCacheOptions& second) : one(first), other(second) {
@@ -141,7 +141,7 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
     }
     CHECK(two.usage().asked_images == 0);
     CHECK(cache.stats().requests == 2);
-    // What it has found once, and given up on the device, it knows.
+    // The cache still lists an image that it has found once and then evicted from the device.
     two.other.serve(two.prompt);
     push_down(two.other);
     const StartedRequest here = *two.other.start({.tokens = two.prompt, .search = PromptSearch::device});
@@ -273,7 +273,7 @@ TEST_CASE("a request that ends while the remote tier is asked gives its row back
       server.cache->check_invariants();
     }
     CHECK(server.cache->stats().requests == 6);  // each is looked up once
-    // The answers come to nobody, also where another request asks from the same row.
+    // The answers are dropped, even where another request asks from the same row.
     const RequestId untaken = server.start({.tokens = two.prompt})->request;
     server.cache->abort(untaken);
     const RequestId other = server.start({.tokens = two.prompt})->request;

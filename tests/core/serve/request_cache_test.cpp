@@ -143,7 +143,7 @@ TEST_CASE("a state is kept where a pass ends on the last full block of the promp
     first.push_back(7);
     CHECK(serve_alone(*cache, world, first, 1, RequestEnd::aborted).reused_tokens == 24);
 
-    // The second prompt leaves the first one's KV after 12 tokens, where nobody kept a state; its own pass ends there.
+    // The second prompt leaves the first one's KV after 12 tokens, where no state was kept; its own pass ends there.
     if (in_columns(index)) continue;
     Tokens second = counting(12);
     for (int i = 0; i < 12; ++i) second.push_back(5);
@@ -558,8 +558,9 @@ TEST_CASE("what finds no room is named, and the rest of the batch runs") {
 
 namespace {
 
-/// Serves three prompts, of which two states can be kept beside that of a fourth. Which of them can be continued then?
-/// `decoded`: what a request leaves is a state of its output, else one of its prompt.
+/// Serves three prompts in a cache with room for two of their states beside the state of a fourth prompt, then serves
+/// the fourth. Returns which of the three still hit. `decoded`: a request leaves a state of its output, else one of its
+/// prompt.
 std::vector<bool> kept_of_three(Combination index, bool decoded, bool at_start, const std::array<ReuseHint, 3>& hints) {
   RequestCacheOptions options = small_cache(index);
   options.max_requests = 1;
@@ -666,7 +667,7 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
     };
     CHECK(serve_alone(*cache, world, prompt(0, 1), 1).reused_tokens == 0);
     CHECK(serve_alone(*cache, world, prompt(0, 1), 1).reused_tokens == 4);
-    // Neither KV nor state of the other one; and what it leaves takes the place of the first, whichever comes next.
+    // Neither prompt hits KV or states of the other. The prefix that is served replaces the other one, in either order.
     for (const std::size_t which : {1u, 0u, 1u}) {
       const StartedRequest other = serve_alone(*cache, world, prompt(which, 6), 2);
       CHECK(other.reused_tokens == 0);
@@ -711,7 +712,7 @@ TEST_CASE("a request that decodes inside a block of states holds its window alon
 
 namespace {
 
-/// What random engines did, all together.
+/// Totals over all random engines.
 struct RandomRuns {
   std::uint64_t seeds = 0;
   std::int64_t hits = 0;

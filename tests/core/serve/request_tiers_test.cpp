@@ -38,7 +38,7 @@ TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
     CHECK(after.hit_tokens == 32);
     CHECK(after.bytes_read == again.load->bytes);
     CHECK(server.cache->stats().hit_tokens == 32);
-    // What is on the device now is not kept on the host, too.
+    // The host drops an image once its content is on the device again.
     server.cache->reset();
     server.move();
     CHECK(server.world.images(Medium::host) == 0);
@@ -152,7 +152,7 @@ TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name b
     const ImageKey kv{.prefix = {{1, 2}}, .tokens = 4, .content = CacheContent::kv_block};
     CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->tiers()->attach(Medium::host, kv)),
                          doctest::Contains("is KV, which is kept elsewhere"), InvalidArgument);
-    CHECK(elsewhere.asked == 0);  // where nothing below the device is of use, nobody asks
+    CHECK(elsewhere.asked == 0);  // no image below the device can help, so the directory is not asked
     // It has less than is needed for the state, and then all.
     elsewhere.blocks = 7;
     const StartedRequest less = *server.start({.tokens = server.prompt});
@@ -693,7 +693,7 @@ TEST_CASE("a full tier that is written through gets a state once a round, and no
       options.kv_tokens = 240;
       set_checkpoints(options, 5, 10);
       Server server(options);
-      const int most = order == filo ? 2 : 1;  // filo prefers what was there before to what took its place
+      const int most = order == filo ? 2 : 1;  // filo prefers an older image to the one that replaced it
       std::size_t stored = 0;
       for (int round = 0; round < 3; ++round) {
         const std::size_t before = server.seen.size();
@@ -707,7 +707,7 @@ TEST_CASE("a full tier that is written through gets a state once a round, and no
         for (const auto& [prefix, times] : stores) CHECK(times <= most);
         stored += stores.size();
       }
-      CHECK(stored >= (order == filo ? 12 : 3 * 16));  // filo keeps what comes first on the device
+      CHECK(stored >= (order == filo ? 12 : 3 * 16));  // filo keeps the oldest states on the device
     }
 }
 

@@ -33,7 +33,7 @@ RequestCacheOptions remote_options(Combination index) {
   return options;
 }
 
-/// A prompt of which nobody has anything is looked for in the remote tier. Answers what its finds are answered.
+/// Starts a prompt that no tier holds, so the cache searches the remote tier. Returns the results for its finds.
 std::vector<TransferResult> ask(RequestCache& cache) {
   std::vector<Token> prompt(4000);
   std::iota(prompt.begin(), prompt.end(), 0);

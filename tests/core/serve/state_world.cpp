@@ -28,7 +28,7 @@ StateWorld::StateWorld(const RequestCacheOptions& options)
     slots_.emplace_back(static_cast<std::size_t>(state_slots(options, g)));
 }
 
-/// The copies of a launch run in no order: all read what was there before.
+/// The copies of a launch run in no order: all read the states from before the launch.
 void StateWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
   validate(plan, static_cast<std::int32_t>(from.size()), static_cast<std::int32_t>(to.size()), &from == &to);
   const Slots old = from;

@@ -18,37 +18,37 @@
 
 namespace stateport::test {
 
-/// Memory of an engine in which a state is the list of the tokens that it has seen: what a pass reads is right exactly
-/// if it is the beginning of its request. Executes plans and commits of a RequestCache.
+/// Memory of an engine in which a state is the list of the tokens that it has seen. A pass reads a right state exactly
+/// if that list is the beginning of its request. Executes plans and commits of a RequestCache.
 class StateWorld final : public KvDirectory {
  public:
   using Tokens = std::vector<Token>;
 
   explicit StateWorld(const RequestCacheOptions& options);
 
-  /// What comes before a pass.
+  /// Carries out the plan's work before the pass.
   void before(const PassPlan& plan);
   /// Runs one row over `fed`, its tokens with the drafts. Checks with doctest that the states and the KV that the pass
   /// reads are those of `known`, the tokens before it.
   void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
   /// Checks that these places hold the KV and the state of `tokens`.
   void check(const HitPlaces& places, const Tokens& tokens, std::size_t group);
-  /// Writes what the engine copies for an insert of `tokens`, instead of run(). Checks that the KV before them is
-  /// right.
+  /// Writes KV and states of `tokens`, as the engine copies them for an insert, instead of run(). Checks that the KV
+  /// before them is right.
   void insert(const RowPlan& row, const Tokens& tokens);
-  /// What comes after it.
+  /// Carries out the commit's work after the pass.
   void after(const PassCommit& commit);
-  /// What comes after the end of a request.
+  /// Carries out the copies that the end of a request asks for.
   void after_end(CopyPlan copies);
-  /// Transfers take effect in order: a store reads the device when it begins, and so does what reads a tier. What is
-  /// written is there when it ends, unless it failed: then a load leaves rubbish.
+  /// Transfers take effect in order: a transfer reads its source when it begins. Its destination has the bytes when it
+  /// ends. A failed load leaves rubbish.
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done);
-  /// What a load or a copy did not find as it should be is not there any more, as a tier of files does it.
+  /// Removes the image that a load or a copy found missing or damaged, as a file tier does.
   void lose(const Transfer& transfer);
   /// The remote tier is the other world's, too, from now on.
   void share_remote(const StateWorld& other) { remote_ = other.remote_; }
-  /// Some of what lies in the remote tier goes, or some of what went comes back, by the doing of others.
+  /// Another machine removes some images of the remote tier, or brings some removed ones back.
   void change_remote(Random& random);
   /// All that `is_lost(key)` is gone from the remote tier.
   template <class IsLost>
@@ -57,19 +57,19 @@ class StateWorld final : public KvDirectory {
       if (is_lost(key)) remote_->gone.insert(remote_->images.extract(name(key)));
   }
   void bring_remote_back() { remote_->images.merge(remote_->gone); }
-  /// What a find is answered now.
+  /// Whether this find would succeed now.
   [[nodiscard]] bool has(const Transfer& find) const { return tier(find.from).contains(name(find.image)); }
   /// The remote tier had this image at some time.
   [[nodiscard]] bool was_remote(const ImageKey& image) const;
   [[nodiscard]] std::int64_t images(Medium medium) const;
   [[nodiscard]] std::vector<ImageKey> keys(Medium medium) const;
-  /// Has in its tiers what the other world has there.
+  /// Copies the other world's tiers.
   void take_images(const StateWorld& other);
   /// Keeps the KV of these tokens where no tier is; forget_kv() loses all that is there.
   void keep_kv(const Tokens& tokens);
   void forget_kv() { tiers_.back().clear(); }
   [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) override;
-  /// A transfer that began, and did not find what it is to read.
+  /// The transfer began and did not find its image.
   [[nodiscard]] bool is_gone(const Transfer& transfer) const { return !moving_.contains(transfer.id); }
   /// The state that a RowState names; none if its two parts differ or were never written.
   [[nodiscard]] std::optional<Tokens> read(const RowState& state, std::size_t group) const;

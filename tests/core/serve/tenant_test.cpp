@@ -17,7 +17,7 @@ using namespace stateport::test;
 
 namespace {
 
-/// What tenants could read, over all schedules.
+/// Bytes that tenants could read, over all schedules.
 struct Looked {
   std::uint64_t seeds = 0;
   std::int64_t bytes = 0;
@@ -81,7 +81,7 @@ TEST_CASE("with scrub no tenant can read a byte of another, whatever an engine d
 
 TEST_CASE("schedules that found faults once hold") {
   Looked looked;
-  // Draining: what made room for KV in files was the last state that needed it.
+  // A drain made room for KV in files by dropping the last state that needed this KV.
   run_schedule(Combination::hash_slots, {.tiers = true}, 17406, looked);
   run_schedule(Combination::tree_slots, {.tiers = true}, 20845, looked);
   CHECK(looked.own > 0);

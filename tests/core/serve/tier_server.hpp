@@ -86,7 +86,7 @@ struct Server {
     return settled.ready_requests;
   }
 
-  /// Carries out what was decided, and answers all of it with this status.
+  /// Carries out all decided transfers and settles them with this status.
   std::size_t move(TransferStatus status = TransferStatus::done) {
     settle({});  // for transfers of calls whose answers name none
     const std::vector<TransferResult> results = carry_out(status);
@@ -158,7 +158,7 @@ struct Server {
   void note(TransferPlan transfers) { decided.insert(decided.end(), transfers.begin(), transfers.end()); }
 };
 
-/// Says that it has so many blocks of any prompt.
+/// A directory that has `blocks` blocks of any prompt.
 struct Elsewhere final : KvDirectory {
   std::int64_t leading_blocks(std::span<const PrefixHash> asked_for) override {
     asked = asked_for.size();
@@ -179,7 +179,7 @@ inline StateWorld::Tokens prompt_of(std::int32_t count, Token first) {
   return tokens;
 }
 
-/// Fills the device with other prompts, so that what it had before lies below it.
+/// Fills the device with other prompts, so that its earlier content moves to the tiers below.
 inline void push_down(Server& server) {
   for (Token first = 1000; first < 1800; first += 100) server.serve(prompt_of(33, first));
 }

@@ -228,7 +228,7 @@ TEST_CASE("a request that is said to be the last of its kind is evicted before a
   serve(1, {.last_turn = true});
   serve(2, {});
   serve(3, {.last_turn = true});
-  // Told of the same, the least recently used goes first.
+  // Among states with equal hints, the least recently used is evicted first.
   for (const Token gone : {1, 3, 2}) {
     CHECK(pools.tree.evict({.states = 1}, freed).states == 1);
     CHECK(pools.tree.match(Tokens(128, gone), {}, {}, Lookup::again).tokens == 0);
@@ -320,7 +320,7 @@ TEST_CASE("a checkpoint without a slot is dropped and counted") {
   cache.check_invariants();
 }
 
-/// Starts a request that hits what another one left; it has run no pass yet.
+/// Starts a request that hits an earlier request's prefix and has not run a pass yet.
 static RequestId start_over_hit(TreeRequests& cache, Freed& freed) {
   const auto first = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(first->request, 6, freed));

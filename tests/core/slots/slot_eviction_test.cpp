@@ -27,7 +27,7 @@ constexpr EvictionOrder slot_orders[] = {EvictionOrder::lru,  EvictionOrder::lfu
                                          EvictionOrder::slru, EvictionOrder::priority, EvictionOrder::filo,
                                          EvictionOrder::gdsf, EvictionOrder::hix};
 
-/// Remembers what it was shown and told; the state that saves the fewest tokens goes first.
+/// Records the facts and events that the allocator reports. Ranks the state that saves the fewest tokens first.
 class SlotWitness final : public LearningPolicy {
  public:
   explicit SlotWitness(std::int32_t draws = 0) : draws_(draws) {}
@@ -52,7 +52,7 @@ class SlotWitness final : public LearningPolicy {
 
   mutable std::map<std::uint32_t, VictimFacts> seen;
   std::map<std::uint32_t, KeptAt> kept_at;
-  std::map<std::uint32_t, std::uint32_t> heirs;  ///< of what is gone; itself if only the state went
+  std::map<std::uint32_t, std::uint32_t> heirs;  ///< by removed candidate; itself if only its state was removed
   std::vector<std::uint32_t> uses;
   std::size_t looked_up_keys = 0;
   int look_ups = 0;
@@ -69,7 +69,7 @@ struct Cache {
     Blocks all(static_cast<std::size_t>(block_count));
     REQUIRE(blocks.allocate(all));
   }
-  /// The hash of the prefix of so many blocks that begins like `prompt` from its `from`-th block on.
+  /// The hash of the first `depth` blocks of `prompt`.
   static BlockHash hash(int prompt, std::int32_t depth) { return 100 * prompt + depth; }
 
   /// Stores the state of a prefix that only `block` ends.
@@ -133,7 +133,7 @@ TEST_CASE("a slot allocator tells its policy where states are and what their los
   CHECK_FALSE(cache.has(0));
   CHECK(policy->heirs == std::map<std::uint32_t, std::uint32_t>{{0, 0}});
   cache.states.check_invariants();
-  // Now 5 and 3: the end goes, and what would have hit there will hit the second.
+  // Now 5 and 3: the end is evicted, and requests that would have hit it hit the second.
   cache.store(12, Cache::hash(4, 1), 1);
   CHECK_FALSE(cache.has(2));
   CHECK(cache.has(1));

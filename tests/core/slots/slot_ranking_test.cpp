@@ -157,9 +157,9 @@ class RankingModel {
  private:
   struct State {
     BlockId block;
-    std::int64_t end_tokens = 0;  ///< 0: no request told of it
+    std::int64_t end_tokens = 0;  ///< 0: no request reported it
     std::int32_t depth_blocks = 0;
-    std::shared_ptr<State> parent;  ///< what it hung on when a request told of both
+    std::shared_ptr<State> parent;  ///< the state above it when a request reported both
     bool alive = true;
     bool replaced = false;  ///< its block has another state now: nothing hangs on this one any more
   };
@@ -176,7 +176,7 @@ class RankingModel {
       return at != nullptr;
     });
   }
-  /// What hangs on it without another state between them.
+  /// The states below it with no other state in between.
   [[nodiscard]] std::ptrdiff_t continuations(const State& state) const {
     return std::ranges::count_if(of_block_, [&](const auto& other) {
       return other && above(*other) == &state && (other->alive || carries(*other));

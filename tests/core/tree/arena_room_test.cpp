@@ -24,7 +24,7 @@ namespace {
 
 using Tokens = std::vector<Token>;
 
-/// An owner of KV indices who knows of each index what tokens its KV is of.
+/// An owner of KV indices that remembers the tokens of each index.
 class Owner {
  public:
   Owner(Random& random, std::int32_t page)

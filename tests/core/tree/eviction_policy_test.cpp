@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prefix tree asks its policy, and when.
+// When a prefix tree asks its policy for keys.
 #include <stateport/core/evict/eviction_policy.hpp>
 
 #include <stateport/core/model/error.hpp>
@@ -22,7 +22,7 @@ using test::Random;
 
 namespace {
 
-/// Counts how often a tree asks for a key: what victim choice looks at.
+/// Counts the keys that a tree asks for to choose victims.
 class CountingPolicy : public EvictionPolicy {
  public:
   std::string_view name() const noexcept override { return "counting lru"; }

@@ -22,7 +22,7 @@ namespace {
 using Key = std::vector<Token>;
 using Bytes = std::array<std::uint8_t, 32>;
 
-/// What a router knows of one worker: the blocks that it holds, each with its parent.
+/// A router's list of one worker's blocks, each with its parent.
 struct Router {
   void hear(const KvEvent& event) {
     if (event.kind == KvEvent::Kind::cleared) return held.clear();

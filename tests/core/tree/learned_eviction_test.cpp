@@ -30,7 +30,7 @@ PrefixTree::Options options_of(EvictionOrder order, std::int32_t samples) {
           .position_tokens = 2};
 }
 
-/// A tree under random requests, whose answers are compared with what the nodes allow.
+/// A tree under random requests. Its answers are compared with its nodes.
 class Served {
  public:
   explicit Served(const PrefixTree::Options& options) : tree(options) {}
@@ -44,7 +44,7 @@ class Served {
     last = hit;
   }
 
-  /// Frees what is demanded, or all that may go, and nothing that is locked.
+  /// Frees the demand, or everything evictable if that is less, and nothing that is locked.
   EvictResult evict(EvictDemand demand) {
     const std::vector<NodeInfo> before = tree.nodes();
     const auto locked = std::ranges::count_if(before, [](const NodeInfo& node) { return node.full_lock > 0; });

@@ -21,7 +21,7 @@ struct Hints {
   std::uint32_t far = PathAhead::none;
 };
 
-/// What the nodes of a path know after a way up, by depth.
+/// The hints of each node of a path after one way up, by depth.
 std::vector<Hints> hints_of_a_path() {
   std::vector<Hints> hints(path_depth + 1);
   PathAhead below;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prefix tree tells a policy that has memory: why a prefix was kept, and who inherits from one that is gone.
+// Events that a prefix tree reports to a learning policy: why a prefix was kept, and the heir of a removed one.
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
@@ -18,7 +18,7 @@ using namespace stateport;
 
 namespace {
 
-/// Remembers what it is told. Least recently used first.
+/// Records the events that the tree reports. Evicts the least recently used first.
 class Witness final : public LearningPolicy {
  public:
   std::string_view name() const noexcept override { return "witness"; }

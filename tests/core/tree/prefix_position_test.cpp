@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prefix tree tells a policy that learns of the positions of prompts.
+// The positions of prompts that a prefix tree reports to a learning policy.
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
@@ -83,7 +83,7 @@ Request random_request(Random& random) {
   return request;
 }
 
-/// A tree that is asked and told of random prompts, and what its policy must have heard.
+/// A tree that serves random prompts, and the positions that its policy must have received.
 class ToldTree {
  public:
   explicit ToldTree(Random& random)

@@ -34,7 +34,7 @@ void agree(bool ok, const char* what) {
   if (!ok) FAIL("tree and model differ: " << what);
 }
 
-/// The tree, the model, and what an engine holds beside them.
+/// The tree, the model, and the locks, KV and slots of an engine.
 class Comparison {
  public:
   Comparison(Random& random, EvictionOrder order)
@@ -190,7 +190,7 @@ class Comparison {
       if (!hit.node.is_root()) held = {tree_.lock(hit), model_.lock(hits_.back().model)};
     }
     if (free_kv_.size() < key.size()) return release(held);
-    std::vector<KvIndex> kv(key.size(), -1);  // what lies before prev is the tree's and is not looked at
+    std::vector<KvIndex> kv(key.size(), -1);  // the tree owns the KV before prev and ignores these entries
     for (std::size_t i = prev; i < key.size(); ++i) kv[i] = take_kv();
     const SlotId slot = slot_with_state(name_space, key, cut, name);
     const std::int32_t priority = random_.between32(0, 2);
@@ -255,7 +255,7 @@ class Comparison {
     check_freed(freed, out);                                         // E2
     REQUIRE((got.tokens >= demand.tokens || !model_.next_leaf()));   // E1
     REQUIRE((got.states >= demand.states || !model_.next_state()));  // E1
-    for (const HeldLock& held : locks_)                              // L3; what a reset forgot stays forgotten
+    for (const HeldLock& held : locks_)                              // L3; a node that a reset removed stays removed
       REQUIRE(tree_.contains(held.tree.node()) == !forgotten_.contains(held.model.node));
   }
 

@@ -86,7 +86,7 @@ TEST_CASE("insert refuses what would break the tree and changes nothing") {
   CHECK(tree.pretty_print() == before);
   CHECK(freed.kv.empty());
   tree.check_invariants();
-  CHECK(tree.insert({.tokens = key, .kv = kv}, freed).prefix_tokens == 4);  // nothing of what was refused is left
+  CHECK(tree.insert({.tokens = key, .kv = kv}, freed).prefix_tokens == 4);  // the refused inserts left nothing behind
   tree.check_invariants();
 }
 
@@ -337,7 +337,7 @@ TEST_CASE("namespaces share nothing and vanish with their last node") {
 }
 
 TEST_CASE("namespaces share nothing, even when hashes collide") {
-  // A child is found by 32 bits: of so many namespaces with one prompt some pairs have the same.
+  // A child is found by 32 bits: among so large a number of namespaces with one prompt some pairs share them.
   constexpr KvIndex tenants = 60'000;
   PrefixTree tree({.eviction = EvictionOrder::lru});
   const std::vector<Token> prompt = {0};
@@ -532,7 +532,7 @@ TEST_CASE("the same long edge can be split by 100,000 inserts") {
   Freed freed;
   tree.insert({.tokens = key, .kv = kv}, freed);
   for (std::size_t tokens = splits; tokens > 0; --tokens) {
-    key[tokens] = -1;  // leaves the edge here; what follows was read by longer keys
+    key[tokens] = -1;  // leaves the edge here; longer keys have passed the tokens after it
     kv[tokens] = static_cast<KvIndex>(splits + tokens);
     const auto prefix = static_cast<std::int64_t>(tokens);
     const InsertResult result = tree.insert(

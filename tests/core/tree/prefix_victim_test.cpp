@@ -37,7 +37,7 @@ class Saved final : public LearningPolicy {
   }
 };
 
-/// A victim as it was told, with copies of what its spans showed.
+/// A victim as the listener received it, with copies of its spans.
 struct ToldVictim {
   explicit ToldVictim(const Victim& victim)
       : node(victim.node),
@@ -55,7 +55,7 @@ struct ToldVictim {
   friend bool operator==(const ToldVictim&, const ToldVictim&) = default;
 };
 
-/// A tree under random calls. What its listener is told must be what the tree held before the call.
+/// A tree under random calls. Its listener must receive the content that the tree had before the call.
 class Watched {
  public:
   Watched(EvictionOrder order, std::int32_t samples, std::int32_t kept_percent, std::uint64_t seed)
@@ -159,7 +159,7 @@ class Watched {
     REQUIRE(std::ranges::count_if(told, [](const ToldVictim& victim) { return victim.slot.valid(); }) ==
             std::ssize(freed.slots) + std::ssize(kept) - kept_before);
   }
-  /// The first thing told of a node is what the node held before the call.
+  /// The first report of a node describes its content before the call.
   void check_told(const ToldVictim& victim, const Freed& freed) {
     const auto held = std::ranges::find(seen_, victim.node, [](const Copy& copy) { return copy.info.id; });
     REQUIRE(held != seen_.end());
@@ -200,7 +200,7 @@ TEST_CASE("a listener is told what each victim held before it goes, and may keep
     Watched watched(order, drawn == 0 ? -1 : drawn, 20, seed);
     for (int step = 0; step < 60; ++step) {
       watched.step();
-      if (watched.kept.size() > 6) break;  // nobody gives slots back here
+      if (watched.kept.size() > 6) break;  // no test code gives slots back here
     }
     watched.tree.release_slots(watched.kept);
     watched.tree.check_invariants();

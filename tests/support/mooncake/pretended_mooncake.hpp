@@ -3,7 +3,7 @@
 
 namespace stateport::test {
 
-/// What the pretended clients of Mooncake do wrong from now on.
+/// Faults of the pretended clients of Mooncake, from the next call on.
 struct MooncakeFaults {
   int setup = 0;  ///< its answer
   int put = 0;    ///< the answer to every object; 0: none
