@@ -19,7 +19,7 @@ using stateport::Stream;
 
 namespace {
 
-/// An engine's allocator that hands out one buffer, shifted, and notes what it is asked.
+/// An engine's allocator that hands out one buffer, shifted, and records its calls.
 struct Engine {
   alignas(4096) std::array<std::byte, 8192> memory{};
   std::size_t shift = 0;

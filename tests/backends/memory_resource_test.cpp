@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every resource. What one resource does beyond that is tested in its own file.
+// Rules of every resource. Each resource has a test of its own for further rules.
 #include <stateport/backends/memory_resource.hpp>
 
 #include <stateport/backends/host_resource.hpp>
@@ -28,7 +28,7 @@ using stateport::test::painted;
 
 namespace {
 
-/// One allocation, and what it was painted with.
+/// One allocation, and the byte that fills it.
 struct Piece {
   void* memory;
   std::size_t bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What belongs to another device than the one in use is refused where it is named first. An OpenMP build has one
-// device: the others are pretended.
+// Objects of another device than the one in use are refused where they are named first. An OpenMP build has one device:
+// the others are pretended.
 #include <stateport/backends/callback_resource.hpp>
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/stream.hpp>

@@ -14,7 +14,7 @@
 using stateport::InvalidArgument;
 using stateport::Runtime;
 
-// main has made a Runtime. What happens before the first, and after the last, is tested by programs of their own.
+// main has made a Runtime. Programs of their own test the time before the first Runtime and after the last.
 
 TEST_CASE("a program may make Runtimes in any order and from any thread") {
   std::optional<Runtime> first(Runtime::Options{.device_id = 0});

@@ -27,7 +27,7 @@ namespace {
 
 TEST_CASE("all Streams that name one native stream are equal and share one execution space") {
   const Stream stream = Stream::create();
-  const Stream copy = stream;  // NOLINT(performance-unnecessary-copy-initialization): what is tested
+  const Stream copy = stream;  // NOLINT(performance-unnecessary-copy-initialization): the test needs the copy
   CHECK(copy == stream);
   CHECK(&copy.state() == &stream.state());
   CHECK_FALSE(stream == Stream::create());
@@ -49,7 +49,7 @@ TEST_CASE("naming a known stream allocates nothing") {
   const std::uint64_t before = stateport::test::heap_allocations();
   for (int i = 0; i < 100; ++i) {
     const Stream again = Stream::from_native(nullptr);
-    const Stream copy = again;  // NOLINT(performance-unnecessary-copy-initialization): what is tested
+    const Stream copy = again;  // NOLINT(performance-unnecessary-copy-initialization): the test needs the copy
     if (!(copy == known)) FAIL("another stream");
   }
   CHECK(stateport::test::heap_allocations() == before);

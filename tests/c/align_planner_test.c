@@ -154,7 +154,7 @@ void test_align_retention(void) {
   CHECK_REFUSED(stateport_align_planner_checkpoint_in(planner, 0, &chunk, &column, NULL), STATEPORT_INVALID_ARGUMENT,
                 "offset = null");
 
-  // What the caller says it had written can be published, until it says that it cannot.
+  // A block can be published if the caller says that it wrote the block's state, until the caller takes that back.
   const int32_t two[] = {3, 4};
   const int64_t tokens[] = {8, 12};
   uint8_t answers[2] = {9, 9};

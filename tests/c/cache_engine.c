@@ -190,7 +190,7 @@ static void run_pass(engine* self, engine_pass* pass) {
   pass->has_run = true;
 }
 
-// --- What the cache is told ------------------------------------------------------------------------------------------
+// --- Reports to the cache --------------------------------------------------------------------------------------------
 
 static void run_after(engine* self, const stateport_group_commit* commits) {
   for (size_t g = 0; g < self->groups; ++g) {
@@ -381,7 +381,7 @@ void engine_end(engine* self, int index, int32_t how) {
       if (self->pass[p].row[i].request == index) self->pass[p].row[i].request = -1;
 }
 
-/// What the outstanding pass adds to a request, at least.
+/// Number of tokens that the outstanding pass adds to a request, at least.
 static int32_t under_way(const engine* self, int index) {
   if (self->passes == 0) return 0;
   for (int i = 0; i < self->pass[0].rows; ++i)
@@ -466,7 +466,7 @@ void engine_step(engine* self, int32_t budget) {
 
 // --- Events ----------------------------------------------------------------------------------------------------------
 
-/// Index of what can be found; `found` if it cannot.
+/// Index of a stored content; `found` if there is none.
 static int find_stored(const engine* self, const uint64_t* prefix, int32_t content, int32_t group, int32_t medium) {
   for (int at = 0; at < self->found; ++at)
     if (memcmp(self->stored[at].prefix, prefix, sizeof self->stored[at].prefix) == 0 &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine in small over a request cache, whose memory is host arrays: it does what plans and commits say, and checks
-// that every state and every KV that it reads is the right one.
+// An engine in small over a request cache, whose memory is host arrays: it carries out plans and commits, and checks
+// every state and every KV that it reads.
 #ifndef STATEPORT_TESTS_C_CACHE_ENGINE_H
 #define STATEPORT_TESTS_C_CACHE_ENGINE_H
 
@@ -45,11 +45,11 @@ typedef struct engine_request {
   int32_t told;      ///< of these, that the cache was told
   int32_t computed;  ///< tokens of committed passes
   int32_t prompt;
-  int32_t end;  ///< it is complete with so many
+  int32_t end;  ///< number of tokens at which it is complete
   bool loading;
 } engine_request;
 
-/// What lies below the device.
+/// An image below the device.
 typedef struct engine_image {
   stateport_image_key key;
   int32_t medium;
@@ -130,7 +130,8 @@ engine_state* engine_checkpoints(engine* self, size_t group);
 uint64_t engine_kv(const int32_t* tokens, int64_t position);
 /// A number below `limit` (or 0).
 int32_t engine_random(engine* self, int32_t limit);
-/// Options of a small cache with events; what is 0 is left to the test: room for KV and checkpoints, and what it tests.
+/// Options of a small cache with events; members that stay 0 are left to the test: room for KV and checkpoints, and the
+/// options under test.
 void engine_setup(cache_setup* self, int32_t combination, int32_t drafts, const stateport_state_group* groups);
 /// Fills in prompts that share beginnings, and their lengths.
 void engine_prompts(engine* self, int prompts, int32_t (*tokens)[engine_prompt_max], int32_t* counts);
@@ -140,11 +141,11 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
 /// Starts a request where none runs, if there is room.
 bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count, int32_t end);
 void engine_end(engine* self, int index, int32_t how);
-/// One step: plans a pass for what runs, runs it, and commits what is due.
+/// One step: plans a pass for the running requests, runs it, and commits the pass that is due.
 void engine_step(engine* self, int32_t budget);
-/// Commits what is outstanding.
+/// Commits all outstanding passes.
 void engine_settle(engine* self);
-/// Reads all events: what is removed was stored before, and numbers count up by one.
+/// Reads all events: a removed content was stored before, and sequence numbers count up by one.
 void engine_read_events(engine* self);
 /// Carries out the transfers of an answer: at once, and some of them fail.
 void engine_carry_out(engine* self, const stateport_transfer* transfers, size_t count);

@@ -13,7 +13,7 @@ static int find_image(const engine_tiers* tiers, const stateport_image_key* key,
   return at;
 }
 
-/// Others give up what the remote tier has, so that there is room.
+/// Other machines remove images of the remote tier, so that there is room.
 static void forget_remote(engine_tiers* tiers) {
   for (int at = 0; at < tiers->count && tiers->count > engine_images_max / 2; ++at)
     if (tiers->image[at].medium == STATEPORT_MEDIUM_REMOTE) tiers->image[at] = tiers->image[--tiers->count];
@@ -50,7 +50,7 @@ static void write_place(engine* self, const stateport_transfer* transfer, const 
     memcpy(&self->kv[transfer->place * self->block_tokens], image->kv, (size_t)self->block_tokens * sizeof *image->kv);
 }
 
-/// What an image that did not come leaves in its place, and one that is lost in its tier.
+/// The content of a place whose load failed, and of a lost image.
 static engine_image garbage(void) {
   engine_image image;
   memset(&image, 0xdd, sizeof image);
@@ -126,7 +126,7 @@ void engine_carry_out(engine* self, const stateport_transfer* transfers, size_t 
   }
 }
 
-/// Requests whose loads have ended go on from what they got.
+/// Requests whose loads have ended continue from the loaded prefix.
 static void end_loads(engine* self, int32_t loaded) {
   int32_t told = 0;
   for (int index = 0; index < engine_requests; ++index) {

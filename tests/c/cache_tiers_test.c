@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies below a request cache, by an engine that carries out transfers itself and checks every read.
+// Tiers below a request cache, with an engine that carries out transfers itself and checks every read.
 #include "cache_engine.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ static void serve(engine* self, engine_tiers* tiers, const stateport_request_cac
   engine_read_events(self);
   CHECK_OK(stateport_request_cache_reset(cache));
   engine_carry_out_rest(self);
-  // A cache that is reset forgets what lies below, too; what is shared stays.
+  // A reset cache forgets its tiers, too. Images in the shared tier stay.
   for (int i = 0; i < tiers->count; ++i) CHECK(tiers->image[i].medium == STATEPORT_MEDIUM_REMOTE);
   CHECK_OK(stateport_request_cache_check(cache));
   CHECK_OK(stateport_request_cache_destroy(cache));
@@ -111,7 +111,7 @@ void test_cache_tiers(void) {
       CHECK(tiers.elsewhere == 0 || alone);
       if (check_failures > before) fprintf(stderr, "cache tiers: combination %d, seed %d\n", (int)kind, seed);
     }
-    // What is to be tested happened.
+    // Every kind of transfer occurred.
     for (int kind = 0; kind < 5; ++kind) CHECK(kinds[kind] > 0);
     CHECK(loaded > 0 && failed > 0 && elsewhere > 0);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the C interface share: checks that count, and a small model.
+// Shared by the tests of the C interface: checks that count, and a small model.
 #ifndef STATEPORT_TESTS_C_CHECK_H
 #define STATEPORT_TESTS_C_CHECK_H
 
@@ -18,7 +18,7 @@ void check_status(stateport_status status, stateport_status wanted, const char* 
 
 #ifdef STATEPORT_TEST_MEMORY
 /// Makes the call with its first allocation failing, then with its second, and so on, as long as it answers that memory
-/// has run out. What a call that failed leaves behind makes the checks after it fail.
+/// has run out. If a failed call has changed anything, the checks after it fail.
 #define ANSWER(status, call)   \
   do {                         \
     fail_no_allocation();      \
@@ -45,7 +45,7 @@ extern int32_t memory_calls_apart;
 
 #define CHECK(condition) check((condition), #condition, __FILE__, __LINE__)
 #define CHECK_OK(call) CHECK_REFUSED(call, STATEPORT_OK, NULL)
-/// `text` is a part of what stateport_last_error() says.
+/// stateport_last_error() contains `text`.
 #define CHECK_REFUSED(call, wanted, text)                               \
   do {                                                                  \
     stateport_status answer_;                                           \

@@ -14,7 +14,7 @@ typedef struct {
   uint64_t prefixes[2 * prompt_blocks];
 } fixture;
 
-/// A prompt of four blocks whose KV is registered, with so many slots for its states.
+/// A prompt of four blocks whose KV is registered, with `slots` slots for its states.
 static fixture make(int32_t slots) {
   fixture made = {.allocator = NULL};
   const stateport_slot_allocator_options pool = {.size = sizeof pool, .blocks = prompt_blocks + 1, .slots = slots};
@@ -114,7 +114,7 @@ void test_checkpoints(void) {
   CHECK_OK(stateport_checkpoint_planner_abandon(made.planner));
   CHECK(slot_of(&made, 0) == STATEPORT_NONE && found_state(&made) == -1);
 
-  // What is planned can be forgotten; a planner that goes abandons its commit.
+  // clear() forgets the plan. A planner that is destroyed abandons its commit.
   plan_whole_prompt(&made);
   CHECK_OK(stateport_checkpoint_planner_clear(made.planner));
   CHECK_OK(stateport_checkpoint_planner_commit(made.planner, &commit));

@@ -21,7 +21,7 @@ typedef struct cache_setup {
   stateport_column_layout columns;
 } cache_setup;
 
-/// Sets the index, and points to the layout of this combination. What else is given in `self` stays.
+/// Sets the index, and points to the layout of this combination. Leaves the other members of `self` as they are.
 static inline void set_combination(cache_setup* self, int32_t combination) {
   self->options.size = sizeof self->options;
   self->options.index = combination % 2 == 0 ? STATEPORT_INDEX_HASH : STATEPORT_INDEX_TREE;

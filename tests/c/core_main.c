@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs what needs no device of the C interface from C11: every function, and every kind of misuse that it promises to
-// notice. With STATEPORT_TEST_MEMORY each call is made with every one of its allocations failing: it answers
-// STATEPORT_OUT_OF_MEMORY and has changed nothing.
+// Runs the part of the C interface that needs no device, from C11: every function, and every kind of misuse that it
+// promises to notice. With STATEPORT_TEST_MEMORY each call is made with every one of its allocations failing: it
+// answers STATEPORT_OUT_OF_MEMORY and has changed nothing.
 #include "check.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests share that need a device: the memory of the small model's slots.
+// Shared by the tests that need a device: the memory of the small model's slots.
 #ifndef STATEPORT_TESTS_C_DEVICE_H
 #define STATEPORT_TESTS_C_DEVICE_H
 

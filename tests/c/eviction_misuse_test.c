@@ -172,7 +172,7 @@ static void test_option_refusals(void) {
   stateport_tree* tree = NULL;
   CHECK_REFUSED(stateport_tree_create(&tree_options, &tree), STATEPORT_INVALID_ARGUMENT, "position_tokens = -1");
 
-  // Callers that were compiled before there were policies: what lies behind their options is not read.
+  // The library does not read past the options of a caller that was compiled before policies existed.
   memset(&options.eviction, 0xee, sizeof options.eviction);
   options.size = offsetof(stateport_slot_allocator_options, eviction);
   CHECK_OK(stateport_slot_allocator_create(&options, &allocator));
@@ -186,7 +186,7 @@ void test_eviction_refusals(void) {
   test_option_refusals();
 }
 
-// What earlier callers know lies where it lay.
+// Members that earlier callers know keep their offsets.
 _Static_assert(offsetof(stateport_insert, past) == 64 && offsetof(stateport_match, past) == 72 &&
                    offsetof(stateport_tree_options, eviction_options) == 72 &&
                    offsetof(stateport_slot_allocator_options, eviction) == 24,

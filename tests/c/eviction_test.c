@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy is told decides what goes: each test has a victim that another call would not have had.
+// Calls that inform a policy decide the victim: in each test another call would have another victim.
 #include "check.h"
 
 #include <string.h>
@@ -209,7 +209,7 @@ void test_pasts(void) {
 void test_served_prompts(void) {
   const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX};
   const stateport_eviction_options gdsf = {.size = sizeof gdsf, .order = STATEPORT_EVICT_GDSF};
-  // What no request told of goes first, whatever its age.
+  // A state that no request has reported is evicted first, whatever its age.
   for (int32_t untold = 0; untold < prompts; ++untold) {
     for (int gdsf_too = 0; gdsf_too < 2; ++gdsf_too) {
       stateport_slot_allocator* allocator = make_allocator(gdsf_too ? &gdsf : &hix);

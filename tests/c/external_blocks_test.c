@@ -56,7 +56,7 @@ void test_external_blocks(void) {
   CHECK_OK(stateport_slot_allocator_retain_blocks(allocator, first + 1, 1));
   CHECK(found_blocks(allocator, hashes, 2) == 1);
 
-  // What is not registered has no content without a reference, and no state.
+  // A block that is not registered has no content and no state once its last reference is gone.
   CHECK_OK(stateport_slot_allocator_release_blocks(allocator, second, 2));
   CHECK(!has_state(allocator, 3) && has_state(allocator, 0));
   CHECK_OK(stateport_slot_allocator_clear_blocks(allocator));
@@ -81,7 +81,7 @@ void test_external_block_refusals(void) {
   CHECK_REFUSED(stateport_slot_allocator_release_blocks(allocator, one_unknown, 2), STATEPORT_INVALID_ARGUMENT, "4");
   CHECK_REFUSED(stateport_slot_allocator_release_blocks(allocator, twice, 2), STATEPORT_INVALID_ARGUMENT, "1");
 
-  // Never told of, or told twice.
+  // Blocks that were never retained, or that stand twice in one call.
   CHECK_REFUSED(stateport_slot_allocator_register_blocks(allocator, one_unknown, hashes, NULL, 2),
                 STATEPORT_INVALID_ARGUMENT, "4");
   CHECK_REFUSED(stateport_slot_allocator_register_blocks(allocator, twice, hashes, NULL, 2), STATEPORT_INVALID_ARGUMENT,

@@ -138,7 +138,7 @@ static void damage_files(const char* path) {
   closedir(folder);
 }
 
-/// What a mover stored from the device is read into memory of the host.
+/// A file tier reads into host memory the image that a mover stored from the device.
 static void read_what_a_mover_wrote(const char* folder) {
   const tier_engine_options options = {
       .combination = tree_slots, .host_bytes = 1 << 20, .folder = folder, .by_hand = true};
@@ -151,7 +151,7 @@ static void read_what_a_mover_wrote(const char* folder) {
   stateport_transfer_result result;
 #ifdef STATEPORT_TEST_MEMORY
   const int32_t usual = memory_calls_apart;
-  memory_calls_apart = INT32_MAX;  // what tiers have no memory for would fail
+  memory_calls_apart = INT32_MAX;  // a tier without memory would answer `failed`
 #endif
   CHECK_OK(stateport_state_tiers_put(engine.tiers, NULL, &image, 1, STATEPORT_MEDIUM_FILE, &first));
   while (count == 0) CHECK_OK(stateport_state_tiers_poll(engine.tiers, NULL, &result, 1, &count));

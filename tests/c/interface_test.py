@@ -396,7 +396,7 @@ def test_request_caches(stateport):
 
 
 def test_cache_tiers(stateport):
-    """What two checkpoints cannot hold goes below, and is named for a load when a prompt needs it."""
+    """Contents beyond the room for two checkpoints move below, and are loaded when a prompt needs them."""
     tiers = TierOptions(host_bytes=1000, state_image_bytes=50, kv_image_bytes=10)
     options = RequestCacheOptions(index=INDEX_TREE, max_requests=1, max_request_tokens=16, block_size_tokens=4,
                                   kv_tokens=32, tiers=tiers,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What C inserts again takes no memory.
+// A prefix that C inserts again takes no memory.
 #include <stateport/c/prefix_tree.h>
 
 #include "heap_counter.hpp"
@@ -46,7 +46,7 @@ class Tree {
     ok(stateport_tree_check(tree_));
     return made;
   }
-  /// Whether that is what an insert is refused for.
+  /// Whether an insert with this `prev_tokens` is refused for it.
   bool refuses(std::int64_t prev_tokens) {
     const stateport_insert one = prefix(size(), prev_tokens);
     std::size_t done = 0;
@@ -78,7 +78,7 @@ class Tree {
 TEST_CASE("prefixes that a tree has take no room when they are inserted again") {
   Tree tree;
   const auto known = static_cast<std::int64_t>(tree.size());
-  const std::uint64_t first = tree.insert(Tree::copies, 16, 16);  // makes room for so many nodes
+  const std::uint64_t first = tree.insert(Tree::copies, 16, 16);  // makes room for this number of nodes
   const std::uint64_t of_call = tree.insert(Tree::copies, 16, 16);
   CHECK(of_call <= first);
   CHECK(tree.insert(Tree::copies, tree.size(), known) == of_call);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/// Whether both tensors of a layer of the small model hold what fill_slot(…, seed) wrote there.
+/// Whether both tensors of a layer of the small model hold the bytes that fill_slot(…, seed) wrote.
 static bool layer_holds(stateport_store* store, int32_t slot, size_t layer, unsigned seed) {
   return tensor_holds(store, slot, 2 * layer, seed) && tensor_holds(store, slot, 2 * layer + 1, seed);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs what needs a device of the C interface from C11: every function, and every kind of misuse that it promises to
-// notice.
+// Runs the part of the C interface that needs a device, from C11: every function, and every kind of misuse that it
+// promises to notice.
 #include "device.h"
 
 #include <stdio.h>

@@ -69,7 +69,7 @@ void test_struct_sizes(void) {
   CHECK_OK(stateport_tree_create(&early, &none));
   CHECK_OK(stateport_tree_destroy(none));
 
-  // Results reach as far as the caller's struct, and are zero behind what is known.
+  // Results fill the caller's struct, with zeros behind the members that the library knows.
   struct {
     stateport_tree_sizes known;
     uint64_t later;
@@ -120,7 +120,7 @@ static void* work(void* argument) {
         status == STATEPORT_INVALID_HANDLE && strstr(stateport_last_error(), "that was destroyed") != NULL;
     self->ok = self->ok && (status == STATEPORT_OK || gone);
 
-    // What another thread does wrong is not this thread's error.
+    // A mistake in another thread is not an error of this thread.
     stateport_tree* own = make_tree();
     int32_t slots[5];
     self->ok = self->ok && stateport_tree_allocate_slots(own, slots, 5) == STATEPORT_NO_CAPACITY &&

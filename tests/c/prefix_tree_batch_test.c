@@ -123,7 +123,7 @@ void test_tree_insert_many(void) {
   fixture made = make(STATEPORT_EVICT_LRU);
   point(&made);
   size_t done = 99;
-  // What can be read ahead is: nothing is kept.
+  // The arguments are read before any prefix is inserted: nothing is kept.
   made.prefixes[2].tokens = NULL;
   CHECK_REFUSED(stateport_tree_insert_many(made.tree, made.prefixes, prompts, made.kept, &done),
                 STATEPORT_INVALID_ARGUMENT, "tokens = null");

@@ -96,7 +96,7 @@ static void test_nodes_that_went(void) {
   CHECK_OK(stateport_tree_destroy(tree));
 }
 
-/// A salt without characters is one: its prompts are not those of nobody.
+/// An empty salt is a salt: its prompts share nothing with prompts that have none.
 static void test_empty_salt(void) {
   stateport_tree* tree = make_tree(2);
   const int32_t tokens[] = {1, 2, 3, 4};

@@ -7,7 +7,7 @@
 
 enum { block_tokens = 4, prompt_tokens = 24, request_tokens_max = 64, first_tokens = 5, bytes_max = 4096 };
 
-/// What the cache told last: of a plan, and of a commit.
+/// The last answers of the cache: a plan and a commit.
 typedef struct {
   stateport_group_plan group;
   stateport_pass_plan plan;
@@ -103,7 +103,7 @@ static stateport_request_cache* make_cache(int32_t kind) {
   return cache;
 }
 
-/// `committed`: what must stay is that of a commit; else that of a plan.
+/// `committed`: the arrays of a commit must stay as they are; else those of a plan.
 static void refuse_plans(int32_t kind, bool committed) {
   stateport_request_cache* cache = make_cache(kind);
   int32_t tokens[prompt_tokens];
@@ -129,7 +129,8 @@ static void refuse_plans(int32_t kind, bool committed) {
   const int32_t past_prompt[] = {rest, prompt_tokens + 1};
   CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
 #ifdef STATEPORT_TEST_MEMORY
-  // What a row claims makes no room beyond what its request has: no allocation more, however much is claimed.
+  // Tokens that a row claims beyond its request take no memory: the number of allocations is the same, whatever a row
+  // claims.
   const int32_t usual = memory_calls_apart;
   memory_calls_apart = 1;
   const int64_t before = memory_failures;

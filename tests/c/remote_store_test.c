@@ -78,7 +78,7 @@ typedef struct Client {
   int registered;
   int is_full;
   int32_t status;  ///< of every answer, if not 0
-  size_t extra;    ///< that poll says beyond what it wrote
+  size_t extra;    ///< answers that poll reports beyond those that it wrote
   int ends;
 } Client;
 
@@ -180,7 +180,7 @@ void test_remote_store(void) {
   CHECK(info.accepted_requests == 4 && info.refused_requests == 0 && info.needs_registration == 0);
   CHECK(info.answers[STATEPORT_TRANSFER_DONE] == 2 && info.answers[STATEPORT_TRANSFER_GONE] == 1 &&
         info.answers[STATEPORT_TRANSFER_FOREIGN_LAYOUT] == 1);
-  // Stores live on when what they share is let go.
+  // Stores live on when the objects over them are destroyed.
   CHECK_OK(stateport_remote_objects_destroy(objects));
   check_exists(store, "an-object", STATEPORT_TRANSFER_GONE);
   CHECK_OK(stateport_remote_store_destroy(store));

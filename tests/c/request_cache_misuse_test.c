@@ -327,7 +327,7 @@ static void refuse_options(void) {
   stateport_request_cache* none = NULL;
   CHECK_REFUSED(stateport_request_cache_create(NULL, &none), STATEPORT_INVALID_ARGUMENT, "options = null");
   CHECK_REFUSED(stateport_request_cache_create(&setup.options, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
-  // What an older caller's struct lacks is zero: here, all behind the layouts.
+  // Members that an older caller's struct lacks are zero: here, all behind the layouts.
   make_setup(&setup, tree_slots);
   setup.options.size = offsetof(stateport_request_cache_options, max_requests);
   refuse(&setup, "max_requests = 0");

@@ -98,14 +98,14 @@ void test_request_caches(void) {
       moved += self.step_commits;
       if (check_failures > before) fprintf(stderr, "request cache: combination %d, seed %d\n", (int)kind, seed);
     }
-    // What is to be tested happened.
+    // Each case that this test is for occurred.
     CHECK(reused > 0 && finished > 0 && published > 0);
     if (seeds >= 6) CHECK(ahead > ready && ready > 0);
     CHECK((moved > 0) == (!in_columns(kind)));
   }
 }
 
-/// What another engine has computed is found, and lies where it was copied to.
+/// A prefix that another engine has computed is found at the places to which it was copied.
 void test_inserted_prefixes(void) {
   enum { count = 3 * engine_prompt_max, whole = 24 };
   int32_t tokens[count];
@@ -230,7 +230,7 @@ static int64_t reused(engine* self, const int32_t* prompt, int32_t count) {
   return self->reused_tokens - before;
 }
 
-/// hix gives up the state of which nobody expects another use, although it is the younger one.
+/// hix evicts the state without an expected use, although it is the younger one.
 void test_request_hints(void) {
   static engine self;
   const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX, .samples = -1};

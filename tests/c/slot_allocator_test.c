@@ -39,7 +39,7 @@ static stateport_slot_allocator* make_allocator(int32_t blocks, int32_t slots) {
   return allocator;
 }
 
-/// Finds and restores what the prompt left, then hides it.
+/// Finds and restores the prompt's state, then hides it.
 static void reuse(stateport_slot_allocator* allocator, const int32_t* blocks, const int64_t* keys,
                   const stateport_tag* tag) {
   int32_t found_blocks[prompt_blocks] = {0};

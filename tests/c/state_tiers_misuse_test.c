@@ -158,7 +158,7 @@ static stateport_status begin(tier_engine* self, const stateport_transfer* trans
   return stateport_state_tiers_begin_transfers(self->tiers, NULL, self->cache, transfers, count);
 }
 
-/// Serves prompts whose passes do nothing, until the mover refuses what the cache named.
+/// Serves prompts whose passes do nothing, until the mover refuses a transfer of the cache.
 static stateport_status serve_until_refused(tier_engine* self) {
   stateport_status status = STATEPORT_OK;
   for (int32_t number = 7; number < 12 && status == STATEPORT_OK; ++number) {
@@ -197,7 +197,7 @@ static void refuse_second_user(tier_engine* one, tier_engine* other) {
   CHECK(count == 1 && result.id == 1 && result.status == STATEPORT_TRANSFER_DONE);
   CHECK_OK(begin(one, NULL, 0));
   CHECK_REFUSED(stateport_state_tiers_execute(one->tiers, NULL, &store, 1), STATEPORT_INVALID_STATE, "begin_transfers");
-  // The engine's poll does not tell what the cache must hear, which nobody else may have.
+  // The engine's poll returns no results that the cache must hear; only end_transfers takes them.
   CHECK(serve_until_refused(one) == STATEPORT_OK);
   CHECK_OK(stateport_state_tiers_poll(one->tiers, NULL, &result, 1, &count));
   CHECK(count == 0);
@@ -218,7 +218,7 @@ static void refuse_places(tier_engine* self) {
   self->tiers = tiers;
   CHECK(serve_until_refused(self) == STATEPORT_INVALID_ARGUMENT);
   CHECK(strstr(stateport_last_error(), "place = ") != NULL);
-  // What was refused has failed: the cache waits for nothing, and goes on with what it has.
+  // Refused transfers have failed: the cache waits for none of them and serves on.
   stateport_request_cache_info info = {.size = sizeof info};
   CHECK_OK(stateport_request_cache_describe(self->cache, &info));
   CHECK(info.transfers_under_way == 0 && tier_engine_usage(self, STATEPORT_MEDIUM_HOST).refused_images > 0);
@@ -305,8 +305,9 @@ static void check_nothing_under_way(const tier_engine* self) {
   CHECK_OK(stateport_request_cache_check(self->cache));
 }
 
-/// A mover without a remote tier is to ask one for more than host memory has of a prompt. That is refused, and the load
-/// from host memory that would follow is not left for a call that may come before what a plan answered is enqueued.
+/// The cache asks a mover without a remote tier for a find, since host memory has less than the prompt. The mover
+/// refuses the find. The load from host memory that would follow is not left for a later call, which could come before
+/// the transfers of a plan are enqueued.
 static void refuse_finds(void) {
   const tier_engine_options options = {.combination = tree_slots, .host_bytes = 1 << 20, .remote_bytes = 1 << 20};
   tier_engine self;
@@ -332,8 +333,8 @@ static int64_t host_images_of_cache(const tier_engine* self) {
   return host.states + host.kv_blocks;
 }
 
-/// A mover of one group for a cache of two, whose host tier has images: what drops them and stores others is refused,
-/// every store is answered, and what was to be dropped is.
+/// A mover of one group for a cache of two, whose host tier has images. The mover refuses the call that drops some
+/// images and stores others. Every store is answered, and the images of the drops are removed.
 static void refuse_groups(void) {
   const int64_t prompt_bytes = (int64_t)(image_bytes(small_spec) + 2 * image_bytes(kv_spec));
   const tier_engine_options options = {.combination = hash_columns, .host_bytes = 2 * prompt_bytes, .groups = 2};

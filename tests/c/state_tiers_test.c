@@ -74,8 +74,8 @@ static void serve_from_files(const tier_engine_options* options, size_t images) 
   tier_engine_destroy(&engine);
 }
 
-/// A cache with room for two states and their KV, one of whose images is of no whole blocks: what it cannot have is
-/// removed, and what is not its own stays.
+/// A cache with room for two states and their KV, over a folder with one image of a part of a block. Images without
+/// room are removed. The odd image stays, because the cache cannot use it.
 static void attach_to_less_room(const tier_engine_options* options, size_t images) {
   tier_engine_options less = *options;
   less.file_bytes = 2 * (int64_t)image_bytes(small_spec) + 4 * (int64_t)image_bytes(kv_spec);
@@ -104,7 +104,7 @@ static void attach_to_less_room(const tier_engine_options* options, size_t image
   tier_engine_destroy(&engine);
 }
 
-/// What is evicted comes from the host; after a restart, from files.
+/// Evicted prefixes are loaded from the host; after a restart, from files.
 static void test_restart(int32_t kind, bool by_hand) {
   char folder[folder_bytes];
   make_folder(folder, sizeof folder);
@@ -145,7 +145,7 @@ void test_state_tiers(void) {
 }
 
 #ifdef STATEPORT_TEST_MEMORY
-/// Some transfers fail, and what comes is what was written. Every call can be made again.
+/// Some transfers fail; every completed load has the stored bytes. Every call can be made again.
 void test_state_tiers_without_memory(void) {
   const int32_t usual = memory_calls_apart;
   memory_calls_apart = 7;
@@ -219,7 +219,7 @@ static world make_world(const char* folder) {
 
 static void destroy_world(world* self) {
   CHECK_OK(stateport_state_tiers_check(self->tiers));
-  // What the tiers were made of lives as long as they do.
+  // The tiers work on after the caller has destroyed the stores that they were made of.
   CHECK_OK(stateport_store_destroy(self->states));
   CHECK_OK(stateport_store_destroy(self->kv));
   CHECK_OK(stateport_state_tiers_check(self->tiers));

@@ -169,7 +169,7 @@ void test_copiers(void) {
   CHECK_REFUSED(stateport_copier_copy_shifted(copier, NULL, &too_far, 1), STATEPORT_INVALID_ARGUMENT, "conv_shift");
   if (strcmp(stateport_backend(), "OpenMP") == 0) test_engines_allocator(spec);
 
-  // The stores go first, and the copier keeps what it needs.
+  // The stores are destroyed first; the copier keeps their memory alive.
   CHECK_OK(stateport_store_destroy(source));
   CHECK_OK(stateport_store_destroy(destination));
   CHECK_OK(stateport_copier_copy(copier, NULL, &whole, 1));

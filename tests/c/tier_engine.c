@@ -10,7 +10,7 @@
 
 enum { image_tensor_bytes_max = recurrent_elements * 4, polls_max = 1000000 };
 
-// --- What images hold ------------------------------------------------------------------------------------------------
+// --- Content of images -----------------------------------------------------------------------------------------------
 
 static uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -71,7 +71,7 @@ bool holds_image(stateport_store* store, size_t tensors, int32_t slot, uint64_t 
   return true;
 }
 
-/// What the state after `count` tokens, and the KV of the block that ends there, follow from.
+/// Seed of the state after `count` tokens and of the KV of the block that ends there.
 static uint64_t seed_of(const int32_t* tokens, int64_t count) {
   uint64_t seed = 1;
   for (int64_t i = 0; i < count; ++i) seed = mix(seed * 31 + (uint64_t)tokens[i]);
@@ -188,7 +188,7 @@ static int32_t settle(tier_engine* self, const stateport_transfer_result* result
   return settled.ready_requests;
 }
 
-/// What the mover leaves to the engine.
+/// Carries out the loads that the mover leaves to the engine.
 static void load_from_elsewhere(tier_engine* self) {
   stateport_transfer loads[2];
   size_t count = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine in small over a request cache with tiers, whose states and KV lie in stores: it writes what follows from
-// the tokens, and checks that all it reads is what it wrote.
+// An engine in small over a request cache with tiers, whose states and KV lie in stores: it writes bytes that follow
+// from the tokens, and checks all that it reads.
 #ifndef STATEPORT_TESTS_C_TIER_ENGINE_H
 #define STATEPORT_TESTS_C_TIER_ENGINE_H
 
@@ -33,7 +33,7 @@ typedef struct tier_engine {
   stateport_store* kv;
   stateport_request_cache* cache;
   stateport_state_tiers* tiers;
-  int64_t waits;          ///< end_transfers that told of a request that need not wait any more
+  int64_t waits;          ///< calls of end_transfers that named a request whose wait has ended
   int64_t begun;          ///< transfers
   int64_t elsewhere;      ///< blocks of KV that came from elsewhere
   const int32_t* tokens;  ///< of the prompt that is served
@@ -49,7 +49,7 @@ bool holds_image(stateport_store* store, size_t tensors, int32_t slot, uint64_t 
 /// The memory of the stores holds nothing that was ever written.
 void tier_engine_make(tier_engine* self, const tier_engine_options* options);
 void tier_engine_destroy(tier_engine* self);
-/// Serves one prompt, whose tokens follow from its number, from its start to its end. What was said at its start.
+/// Serves one prompt, whose tokens follow from its number, from its start to its end. Returns the answer of its start.
 stateport_started_request tier_engine_serve(tier_engine* self, int32_t prompt);
 /// Writes all that is cached to files.
 void tier_engine_drain(tier_engine* self);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What callers are told of victims before they go, and what they must not do then.
+// Victims are reported to callers before they are evicted, and calls that a callback must not make.
 #include "check.h"
 
 #include <string.h>
 
 enum { prompts = 3, prompt_tokens = 4 };
 
-/// What a callback was told, and what it is to do.
+/// Reports that a callback received, and its orders.
 typedef struct heard {
   int count;
   stateport_victim victims[prompts];
@@ -315,7 +315,7 @@ static void test_allocator_in_its_callback(void) {
   CHECK_OK(stateport_tree_destroy(told.other));
 }
 
-/// Callers that were compiled before there were callbacks: what lies behind their options is not read.
+/// The library does not read past the options of a caller that was compiled before callbacks existed.
 static void test_earlier_callers(void) {
   stateport_slot_allocator_options options = {
       .size = offsetof(stateport_slot_allocator_options, on_victim), .blocks = prompts + 2, .slots = prompts};

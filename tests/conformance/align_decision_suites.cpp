@@ -149,7 +149,7 @@ void add_request(const Json& rows, Report& report) {
     planner.add_request(RequestIndex{0}, row.at("computed"));
     const Json got = {{"state_col", planner.columns(0)[0]}, {"accepted", planner.accepted(0)[0]}};
     if (row.contains("expect")) return expect_equal(got, row.at("expect"), "request");
-    // The row records what a cache-wide block size gives; ours must not.
+    // The row records the decision for a block size of the whole cache; ours must differ.
     const Json& wrong = row.at("wrong_with_min_group_block_16");
     expect_equal(got.at("state_col") != wrong, true, "differs from the column of another group's block size");
   });

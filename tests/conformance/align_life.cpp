@@ -98,8 +98,8 @@ void AlignLife::enqueue(const PassPlan& plan, Outstanding& pass) {
   forward(row);
 }
 
-/// What the recorded engine registers for this pass: its tokens are known up to the end of the prompt, later up to the
-/// one that it feeds.
+/// The blocks that the recorded engine registers for this pass. It knows the tokens up to the end of the prompt, later
+/// up to the token that it feeds.
 void AlignLife::register_full(const RowPlan& row) {
   const std::int64_t known = std::min(row.start + row.tokens, std::max(config_.prompt, row.start + 1));
   for (std::int64_t column = 0; column < known / config_.block; ++column) {
@@ -155,7 +155,7 @@ Json AlignLife::commit() {
   return row;
 }
 
-/// States that are announced hold what they say, and all that were announced before still do.
+/// Published states have the token count that they claim, and so do all that were published before.
 void AlignLife::take_published() {
   std::array<CacheEvent, 8> events;
   for (std::size_t count = events.size(); count == events.size();) {

@@ -25,8 +25,8 @@ struct LifeStep {
 };
 
 /// The life of one request through make_request_cache() with an index in columns and one group, as an engine drives it:
-/// plan, copies, forward, commit, copies. What a state is worth is simulated: a block holds the number of tokens of its
-/// conv and of its recurrent state; copies and passes change these, and every read is checked.
+/// plan, copies, forward, commit, copies. States are simulated: a block holds the number of tokens of its conv and of
+/// its recurrent state; copies and passes change these, and every read is checked.
 class AlignLife {
  public:
   struct Config {
@@ -56,7 +56,7 @@ class AlignLife {
     std::int64_t conv = -1;
     std::int64_t recurrent = -1;
   };
-  /// A pass that is outstanding, and what is known of its row.
+  /// An outstanding pass with its row.
   struct Outstanding {
     PassId pass = 0;
     LifeStep step;

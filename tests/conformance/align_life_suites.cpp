@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suites that follow one request through its life: the columns it holds, the copies of each step, what it publishes.
+// Suites that follow one request through its life: its columns, the copies of each step, the states that it publishes.
 #include <stateport/core/model/error.hpp>
 
 #include "align/chunk_split.hpp"
@@ -100,8 +100,8 @@ void expect_refused(const AlignLife::Config& config) {
 }
 
 /// The recorded engine has as many drafts in every step, RequestCache any number: with overlap it asks for blocks of
-/// more than twice as many tokens. Such a life runs without overlap: what it computes, copies and publishes is the
-/// same, in other blocks. True if the blocks are too small.
+/// more than twice as many tokens. Such a life runs without overlap: it computes, copies and publishes the same, in
+/// other blocks. True if the blocks are too small.
 bool run_without_overlap(AlignLife::Config& config) {
   if (!config.overlap || config.block > 2 * config.drafts) return false;
   expect_refused(config);

@@ -83,7 +83,7 @@ void overlap_memmove(const Json& value, Report& report) {
   });
 }
 
-/// How one implementation splits a copy into 8-byte words; kept as an example of what the data describes.
+/// How one implementation splits a copy into 8-byte words; kept as an example of the data.
 void u64_split(const Json& rows, Report& report) {
   constexpr std::int64_t words_step = 1024;
   for (std::size_t i = 0; i < rows.size(); ++i)

@@ -37,7 +37,7 @@ const std::map<std::string, Range, std::less<>>& ranges() {
       {"track_interval", {1, size_max}},
       {"tree_page", {1, size_max}},
       {"longest_state_hit/align", {1, size_max}},
-      // What these call a block is its number.
+      // In these suites a field `block` is the number of a block.
       {"commit/block", {-few, few}},
       {"fuzz_traces/block", {-few, few}},
       {"kv_block_allocator/block", {-few, few}},

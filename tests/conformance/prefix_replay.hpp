@@ -59,7 +59,7 @@ class PrefixReplay {
   Json evict(const Json& op);
   Json dump() const;
   Json sizes() const;
-  /// What the operation looks up first, and how long the tree's nodes are then.
+  /// Looks up the prefix that the operation looks up first, and notes the lengths of the tree's nodes then.
   void look_ahead(const Json& op);
   /// The older rule: a state is as recent as its node if the node has become shorter.
   void refresh_shortened();

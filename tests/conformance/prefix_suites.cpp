@@ -12,7 +12,7 @@
 namespace stateport::conformance {
 namespace {
 
-/// Where our rule is deliberately better than what was recorded: the id of the case and the reason.
+/// Cases in which our rule is deliberately better than the recorded one: the id and the reason.
 const std::map<std::string, std::string>& deviations() {
   static const std::map<std::string, std::string> all = {
       {"d_cow_only_match_pinned", "a pool whose slots are all pinned is a miss with a reason, not an assertion"},
@@ -55,7 +55,7 @@ void prefix_tree_case(const Json& row) {
   run_steps(*replay, row.at("ops"), results, deviations().contains(row.at("id")));
   // Requests that copy their live state live as those of RequestCache do, and run through it too. Those with an extra
   // buffer hold two slots more from start to end, which RequestCache takes when a pass needs them: other pool pressure,
-  // other slots, other positions. They stay on TreeRequests, and so does the older rule of splits: nobody but the
+  // other slots, other positions. They stay on TreeRequests, and so does the older rule of splits, because only the
   // tree's owner can refresh a state.
   if (!has_requests(row.at("ops")) || config.extra_buffer || config.split_refreshes_state) return;
   TreeLife life(config, row.at("ops"));

@@ -14,8 +14,8 @@ namespace stateport::conformance {
 using test::CheckpointStyle;
 using test::TreeRequests;
 
-/// Whole requests on top of PrefixReplay. What a state is worth is simulated: a slot holds the namespace and the
-/// tokens that it has seen, plans are carried out on these, and check_states compares them with the tree.
+/// Whole requests on top of PrefixReplay. States are simulated: a slot holds the namespace and the tokens that it has
+/// seen, plans are carried out on these, and check_states compares them with the tree.
 class RequestReplay : public PrefixReplay {
  public:
   explicit RequestReplay(const PrefixConfig& config);

@@ -31,7 +31,7 @@ void op_sequences(const Json& cases, Report& report) {
     });
 }
 
-/// What the recommended rule of each known hazard leaves behind, instead of the recorded final state.
+/// The final state by the recommended rule of each known hazard, instead of the recorded one.
 const std::map<std::string, Json>& recommended_finals() {
   static const std::map<std::string, Json> finals = {
       {"hazard_self_eviction_in_batch",

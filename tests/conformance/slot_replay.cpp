@@ -21,7 +21,7 @@ BlockId block_of(const std::string& text) {
   return BlockId{static_cast<std::int32_t>(std::stol(text))};
 }
 
-/// What the recorded system's ref_zero does to states: by block id, since equal keys are ordered by index.
+/// The order of ref_zero of the recorded system: by block id, since equal keys are ordered by index.
 class ByBlock final : public EvictionPolicy {
  public:
   std::string_view name() const noexcept override { return "by block"; }

@@ -40,7 +40,7 @@ class TamperedPool final : public BlockDirectory {
   void set_ref_count(BlockId block, std::int32_t count);
   void set_tick(BlockId block, std::int64_t tick);
   void set_hash(BlockId block, BlockHash hash) { made_up_[block].hash = hash; }
-  /// Forgets what was made up: the block is in use now.
+  /// Forgets the invented hash, count and tick of these blocks: they are in use now.
   void forget(std::span<const BlockId> blocks);
 
   [[nodiscard]] std::int32_t block_count() const noexcept override { return pool_.block_count(); }

@@ -24,8 +24,8 @@ class Report {
 
   /// Runs one case; prints "suite: case: reason" to stderr if it fails.
   void run_case(const std::string& name, const std::function<void()>& body);
-  /// The same for a case that may be superseded: it must then differ from what was recorded, and pass as the newer rule
-  /// has it. A case that is listed and passes as recorded fails: the list hides no defect.
+  /// The same for a case that may be superseded: its result must then differ from the recorded one, and pass by the
+  /// newer rule. A case that is listed and passes as recorded fails: the list hides no defect.
   void run_case(const std::string& name, const Json& row, const std::function<void(const Json& row)>& body);
 
   [[nodiscard]] std::int64_t passed() const noexcept { return passed_; }
@@ -41,7 +41,7 @@ class Report {
   std::int64_t superseded_cases_ = 0;  ///< of both
 };
 
-/// What a case gives is not what was recorded.
+/// The result of a case differs from the recorded one.
 class Difference : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

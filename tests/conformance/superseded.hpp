@@ -12,10 +12,10 @@ namespace stateport::conformance {
 
 /// Recorded cases of rules that the reference systems have since changed, and that we have changed with them.
 ///
-/// The list is a JSON file. `rules` tells by letter what changed. `cases` names each case by `file`, `suite`, `case`,
-/// and by `recorded`, the fingerprint of what was recorded: the same name in another recording is another case. `now`
-/// of the case, or else of its rule, is a JSON merge patch of the case that makes it one of the newer rule: it gives
-/// the newer answer, or asks the runner to bring the older state of things about.
+/// The list is a JSON file. `rules` explains each change under a letter. `cases` names each case by `file`, `suite`,
+/// `case`, and by `recorded`, the fingerprint of the recorded value: the same name in another recording is another
+/// case. `now` of the case, or else of its rule, is a JSON merge patch of the case that makes it one of the newer rule:
+/// it gives the newer answer, or asks the runner to bring the older state of things about.
 class SupersededCases {
  public:
   /// Throws std::runtime_error for a list that names an unknown rule or the same case twice.

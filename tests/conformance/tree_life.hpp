@@ -16,9 +16,9 @@
 
 namespace stateport::conformance {
 
-/// Recorded requests through make_request_cache() with the index `tree`, as an engine drives it. Results hold what an
-/// engine can see: reused tokens, slots, copies, KV rows. Trees, locks and pools are not visible; RequestReplay has
-/// them. Plans are carried out on simulated states: a slot holds the namespace and the tokens that it has seen.
+/// Recorded requests through make_request_cache() with the index `tree`, as an engine drives it. Results hold the facts
+/// that an engine sees: reused tokens, slots, copies, KV rows. Trees, locks and pools are not visible; RequestReplay
+/// has them. Plans are carried out on simulated states: a slot holds the namespace and the tokens that it has seen.
 class TreeLife {
  public:
   /// `ops`: all of them, because the pass that ends a prompt samples the first token of a later req_decode.
@@ -44,7 +44,7 @@ class TreeLife {
   PassId pass_ = 0;         ///< planned last
   std::size_t free_slots_;  ///< of the recorded pool, before the op that runs
   std::map<std::string, RequestId> requests_;
-  std::map<std::string, std::vector<Token>> outputs_;  ///< what requests will sample, as far as they have not
+  std::map<std::string, std::vector<Token>> outputs_;  ///< tokens that requests have not sampled yet
   std::map<RequestId, Json> namespaces_;
   std::map<SlotId, State> states_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cannot be captured is refused, and neither the capture nor later calls suffer.
+// Calls that cannot be captured are refused; the capture and later calls stay intact.
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>

@@ -24,14 +24,14 @@ struct Sequence {
   std::int64_t told = 0;        ///< of these, that the host has read back
   std::int64_t prefill = 0;     ///< tokens known when it started, or started again
   std::int64_t computed = 0;    ///< tokens whose KV and state are there, of passes that the host has read back
-  std::int64_t end_tokens = 0;  ///< the request is complete with so many
+  std::int64_t end_tokens = 0;  ///< the request is complete with this number of tokens
   bool loading = false;         ///< something was on its way from a tier when `computed` was set
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
 };
 
-/// What one pass computes for one sequence: tokens [start, start + scheduled), the last `drafts` of them proposed.
+/// The part of a pass for one sequence: tokens [start, start + scheduled), the last `drafts` of them proposed.
 struct Row {
   Sequence* sequence = nullptr;  ///< null: it was stopped after it was planned
   std::int32_t index = 0;        ///< in the batch
@@ -48,7 +48,7 @@ struct Row {
   }
 };
 
-/// What moved between the device and the tiers below it, and was answered as done.
+/// Transfers between the device and the tiers that were answered as done.
 struct TierCounts {
   std::int64_t stored_states = 0;  ///< of one group
   std::int64_t stored_blocks = 0;
@@ -59,7 +59,7 @@ struct TierCounts {
   std::int64_t restarts = 0;
   std::int64_t attached_images = 0;  ///< that an engine found when it started
   std::int64_t foreign_images = 0;   ///< of these and others, those of another layout
-  std::int64_t restored_states = 0;  ///< loaded from what an engine before had written
+  std::int64_t restored_states = 0;  ///< loaded states that an earlier engine had written
   std::int64_t lost_images = 0;      ///< that a load did not find, or found damaged
   std::int64_t refused_images = 0;   ///< stores and copies that found no room
 
@@ -86,7 +86,7 @@ enum class Fault : std::uint8_t {
   moved_state,  ///< tree: a split moves the state to its upper part; in a program that was linked with such a tree
   // These are in programs of their own, too. They need tiers.
   early_publish,   ///< an image can be read before the copy that fills it is done
-  shallow_load,    ///< what is loaded is the state one block before, if there is one
+  shallow_load,    ///< a load brings the state of one block before, if there is one
   untyped_images,  ///< neither fingerprints nor images tell the types of their tensors
 };
 
@@ -111,7 +111,7 @@ struct CacheOptions {
   std::int32_t block_size = 4;    ///< tokens of a KV block, or of a page
   std::int32_t kv_tokens = 64;    ///< room for KV, at least max_tokens and a block
   std::int32_t checkpoints = 2;   ///< states that can be kept beside the running ones
-  std::int32_t alignment = 1;     ///< the scan can save a state every so many tokens
+  std::int32_t alignment = 1;     ///< the scan can save a state at multiples of it
   std::int32_t state_groups = 1;  ///< block tables of states, 1 or 2 (align and all mode)
   ConvLayout conv_layout = ConvLayout::sd;
   ElementType type = ElementType::fp32;         ///< of states and KV
@@ -123,7 +123,7 @@ struct CacheOptions {
   Fault fault = Fault::none;
 };
 
-/// What a scheduler asks of a cache of KV and states. A batch's life:
+/// The cache of KV and states, as a scheduler uses it. A batch's life:
 ///
 ///     chunk (each row) ─► plan ─► before_forward ─► read_state, wrote_state (each token) ─► after_forward
 ///
@@ -133,7 +133,7 @@ class EngineCache {
  public:
   virtual ~EngineCache() = default;
 
-  /// Finds what is cached of sequence.tokens and sets `computed`; at least one token is left. False: no room now.
+  /// Finds the cached prefix of sequence.tokens and sets `computed`; at least one token is left. False: no room now.
   [[nodiscard]] virtual bool start(Sequence& sequence) = 0;
   /// How many of `tokens` tokens of the prompt to run in the next batch; 0: it waits for a larger budget.
   [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
@@ -147,7 +147,8 @@ class EngineCache {
   virtual void read_state(const Row& row, ModelState& state) = 0;
   /// `state` is the one after row.start + done tokens.
   virtual void wrote_state(const Row& row, std::int64_t done, const ModelState& state) = 0;
-  /// The host has read back what the oldest batch sampled. Completes the plan of the batch after it, if there is one.
+  /// The host has read back the tokens that the oldest batch sampled. Completes the plan of the batch after it, if
+  /// there is one.
   virtual void after_forward(std::span<const Row> rows, std::span<Row> next) = 0;
   /// The state after sequence.computed tokens, while no batch with the sequence runs.
   virtual void final_state(const Sequence& sequence, ModelState& state) = 0;
@@ -159,9 +160,9 @@ class EngineCache {
   /// False: something is on its way to the sequence from a tier, and no batch can have it. Sets `computed` when that
   /// has ended.
   [[nodiscard]] virtual bool ready(Sequence&) { return true; }
-  /// Waits for what moves between the device and the tiers. False: nothing does.
+  /// Waits for transfers between the device and the tiers. False: none is under way.
   virtual bool wait() { return false; }
-  /// The cache is not used any more. No sequence runs. `keep`: what it holds is to be found by the next one.
+  /// The cache is not used any more. No sequence runs. `keep`: the next cache must find the content of this one.
   virtual void shut_down(bool /*keep*/) {}
 
   [[nodiscard]] virtual KvStore& kv() = 0;

@@ -94,7 +94,7 @@ class Shrinking {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// `first`: what was found before the problem was made shorter.
+/// `first`: the fault that was found before the problem was made shorter.
 std::string tell(const Problem& problem, std::string_view cache, const std::string& first) {
   std::ostringstream told;
   told << "cache " << cache << ", " << problem.schedule;
@@ -102,13 +102,13 @@ std::string tell(const Problem& problem, std::string_view cache, const std::stri
   try {
     static_cast<void>(serve(problem.schedule, cache, &told));
   } catch (const std::exception&) {
-    // It is what was found.
+    // the fault that `found` already describes
   }
   told << "  " << found.value_or("it fails only now and then; at first: " + first) << '\n';
   return told.str();
 }
 
-/// Thousands of runs write files: in memory, where the system has a folder there. What a disk does is not proven here.
+/// Thousands of runs write files: in memory, where the system has a folder there. Disks are not tested here.
 std::filesystem::path parent_of_images() {
   const std::filesystem::path memory = "/dev/shm";
   std::error_code ignored;
@@ -117,7 +117,7 @@ std::filesystem::path parent_of_images() {
              : std::filesystem::temp_directory_path();
 }
 
-/// `keep`: what is cached at the end goes to the folder.
+/// `keep`: the engine writes its cache to the folder at the end.
 Served serve_in(const std::string& folder, const Schedule& schedule, std::string_view cache_name, std::ostream* log,
                 bool keep) {
   std::optional<Model> draft;

@@ -22,7 +22,7 @@ namespace stateport::engine {
 [[nodiscard]] std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options,
                                                       const std::string& folder = {});
 
-/// What a run gave.
+/// The result of a run.
 struct Served {
   std::vector<Answer> answers;  ///< by request id
   CacheCounts counts;

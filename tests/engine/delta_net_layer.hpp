@@ -11,7 +11,7 @@
 
 namespace stateport::engine {
 
-/// Gated delta net: each head keeps a matrix from keys to values, decays it and corrects what it answers for the key.
+/// Gated delta net: each head keeps a matrix from keys to values, decays it and corrects its answer for the key.
 class DeltaNetLayer {
  public:
   static constexpr std::size_t heads = 2, key_dim = 4, value_dim = 6;

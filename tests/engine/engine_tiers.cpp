@@ -72,7 +72,7 @@ EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder,
       hasty_(options.tiers.hasty),
       kv_(std::move(kv)),
       tiers_(make_state_tiers(memory_, options_of(options, folder, cache, std::move(states)), LateLaneMaker(lane_))) {
-  // What the memory held before would do for an image that never came.
+  // Otherwise an earlier content of the memory could pass for an image that was never loaded.
   std::size_t bytes = 0;
   for (std::int32_t kind = 0; kind < tiers_.host().kinds(); ++kind)
     bytes = std::max(bytes, static_cast<std::size_t>(tiers_.host().places(kind)) * tiers_.host().stride_bytes(kind));
@@ -81,7 +81,7 @@ EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder,
   if (options.tiers.damage && tiers_.files() != nullptr) damage(folder, options.tiers.seed);
 }
 
-/// Files have random names: what happens to one follows from the first image in it.
+/// Files have random names, so the first image in a file decides its damage.
 void EngineTiers::damage(const std::string& folder, std::uint64_t seed) const {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::array<char, ImageLayout::alignment_bytes> page = {};
@@ -183,8 +183,8 @@ void EngineTiers::drain() {
   }
 }
 
-/// Called before anything else happens to host memory, and before answers are taken: what a run does does not depend on
-/// when the threads of files work.
+/// Called before anything else happens to host memory, and before answers are taken: then the speed of the file threads
+/// does not change a run.
 void EngineTiers::let_files_end() const {
   if (tiers_.files() != nullptr && !hasty_) tiers_.files()->wait_idle();
 }

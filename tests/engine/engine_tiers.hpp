@@ -18,29 +18,29 @@
 
 namespace stateport::engine {
 
-/// What lies below the device: carries out what a RequestCache decides, and tells it how that went. An engine would
-/// call poll() in every step and be done. This one is made to be awkward: stores are late, answers are taken now and
-/// then, and, unless it is hasty, what it does follows from the schedule's seed alone, although files have threads of
-/// their own.
+/// The tiers below the device: carries out the transfers of a RequestCache and reports their results. An engine would
+/// only call poll() in every step. This class is made to be awkward: stores are late, and answers are taken now and
+/// then. Unless it is hasty, its behaviour follows from the schedule's seed alone, although files have threads of their
+/// own.
 class EngineTiers {
  public:
-  /// Finds what an engine before it left in the folder, and tells the cache of it. All but the options must outlive it;
+  /// Reports to the cache the images that an earlier engine left in the folder. All but the options must outlive it;
   /// `states` are the stores of the groups, `kv` the blocks of KV.
   EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
               std::vector<const StateStore*> states, StateStore kv, TierCounts& counts);
 
   /// Enqueues the transfers of an answer of the cache: before all else that it names.
   void take(TransferPlan transfers);
-  /// Some of what is under way ends, perhaps.
+  /// May end some of the transfers under way.
   void poll();
   /// Tells the cache of all answers that there are.
   void settle();
-  /// Waits for what is under way now. False: there is nothing.
+  /// Waits for the transfers under way. False: there are none.
   bool wait();
   void wait_for_all();
   /// Writes all that is cached to files.
   void drain();
-  /// What is under way is lost, but for files that are being written, unless it is hasty.
+  /// Loses the transfers under way. Files that are being written are completed, unless it is hasty.
   void break_off() const { let_files_end(); }
   void check_invariants() const;
 
@@ -66,7 +66,7 @@ class EngineTiers {
   std::vector<ImageKey> attached_;
 };
 
-/// What `cache` may keep below the device, and what that takes.
+/// The options of the tiers: room, and the times of transfers.
 [[nodiscard]] TierOptions tier_options(const CacheOptions& options, const RequestCacheOptions& cache);
 
 }  // namespace stateport::engine

@@ -14,7 +14,7 @@
 
 namespace stateport::engine {
 
-/// The engine's KV: a key and a value per index and attention layer. What was never written is NaN.
+/// The engine's KV: a key and a value per index and attention layer. An entry that was never written is NaN.
 class KvStore {
  public:
   static constexpr std::size_t head_dim = 8;

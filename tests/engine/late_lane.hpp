@@ -15,9 +15,9 @@
 
 namespace stateport::engine {
 
-/// A lane on which stores are late, as on a stream with much to do: what a store reads it reads at once, but its bytes
-/// come to host memory when advance() says so, or before the next load. So whoever looks into host memory before a
-/// mark is reached finds what lay there before.
+/// A lane on which stores are late, as on a busy stream. A store reads its source at once, but its bytes reach host
+/// memory at a later advance(), or before the next load. Host memory that is read before the mark is reached has its
+/// older content.
 class LateLane final : public tiers::CopyLane {
  public:
   explicit LateLane(tiers::LaneParts parts);
@@ -26,12 +26,12 @@ class LateLane final : public tiers::CopyLane {
   void mark(const Stream& stream) override;
   [[nodiscard]] std::uint64_t reached() override { return late_->reached(); }
 
-  /// Does the first `count` pieces of what waits.
+  /// Carries out the first `count` waiting pieces.
   void advance(std::size_t count = SIZE_MAX);
   [[nodiscard]] std::size_t waiting() const noexcept { return work_.size(); }
 
  private:
-  /// `read` holds what stores have read; its slots are the places where that goes.
+  /// `read` holds the bytes that stores have read; its slots are the places to which they go.
   struct Kind {
     Kind(const StateStore& device, const StateStore& host);
     DeviceResource memory;

@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
     const stateport::Runtime runtime({.host_threads = 1});
     if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
     Schedule schedule = draw_problem(arguments.seed, given(arguments)).schedule;
-    // How far an aborted request gets depends on the cache; what is printed must not.
+    // The progress of an aborted request depends on the cache; the printed answers must not.
     std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
     print(schedule, serve(schedule, arguments.cache), arguments.ids_only);
   } catch (const std::exception& error) {

@@ -57,7 +57,7 @@ class Model {
   /// Of these state layers: even ones are Mamba-2, odd ones delta nets.
   [[nodiscard]] static StateSpec state_spec(const StateLayout& layout, std::span<const std::size_t> layers);
 
-  /// Feeds one token. `row` names the KV of every token up to this one. Returns what sample() reads.
+  /// Feeds one token. `row` names the KV of every token up to this one. Returns the input of sample().
   [[nodiscard]] Hidden feed(Token token, ModelState& state, KvStore& kv, std::span<const KvIndex> row) const;
   [[nodiscard]] ElementType type() const noexcept { return type_; }
   /// The most likely next token, the smallest id on a tie.

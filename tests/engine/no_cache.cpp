@@ -25,7 +25,7 @@ bool NoCache::plan(std::span<Row> rows) {
   return true;
 }
 
-/// The states of tokens that were not kept are forgotten with those that nobody needs any more.
+/// Drops the states of rejected drafts, and all states that no later pass reads.
 void NoCache::after_forward(std::span<const Row> rows, std::span<Row>) {
   for (const Row& row : rows) {
     if (row.sequence == nullptr) continue;

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <span>
 
-/// The maths is that of float32. States and KV are kept in fp32, fp16 or bf16: what is kept is rounded to the type at
-/// once, so that it is the same wherever it lies.
+/// The maths is that of float32. States and KV are kept in fp32, fp16 or bf16: a value is rounded to the type when it
+/// is written, so that it is the same in every store.
 namespace stateport::engine {
 
 [[nodiscard]] inline std::uint16_t to_half(ElementType type, float value) {

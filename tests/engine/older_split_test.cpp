@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This program is linked with a cache that is wrong: blocks of states are published, and found, unasked what they hold.
+// This program is linked with a wrong cache: it publishes and finds blocks of states without checking their content.
 #include "check.hpp"
 
 #include <doctest/doctest.h>

@@ -9,7 +9,7 @@
 namespace stateport::engine {
 namespace {
 
-/// Blocks of each group: what running requests hold at most, and some to keep.
+/// Blocks of each group: the most that running requests can hold, and some to keep.
 std::int32_t blocks_of(const RequestCacheOptions& cache, AlignMode mode, const CacheOptions& options) {
   const bool tree = cache.index == CacheIndex::tree;
   const auto resident =

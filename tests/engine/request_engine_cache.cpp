@@ -131,7 +131,7 @@ void RequestEngineCache::reset() {
   waits_ = false;
 }
 
-/// What a sequence waited for has come, or not.
+/// Whether the load that a sequence waits for has ended, with or without success.
 bool RequestEngineCache::ready(Sequence& sequence) {
   if (!tiers_) return true;
   if (cache_->tiers()->is_loading(id(sequence))) return false;

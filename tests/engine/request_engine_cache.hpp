@@ -70,7 +70,7 @@ class RequestEngineCache final : public EngineCache {
   bool waits_ = false;                    ///< the newest one has not run
   PassPlan plan_;                         ///< complete, of the batch that runs next
   CacheCounts counts_;
-  std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: its prompts, and what was left of them
+  std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: tokens of started and ended requests
   std::optional<EngineTiers> tiers_;
 };
 

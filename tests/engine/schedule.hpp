@@ -24,7 +24,7 @@ struct PlannedEvent {
     preempt,
     abort,
     reset,
-    restart,  ///< what is cached goes to files, the engine ends, and another one takes its place
+    restart,  ///< the cache is written to files, the engine ends, and another one takes its place
     crash     ///< it ends as it is
   };
   Kind kind = Kind::reset;
@@ -52,7 +52,7 @@ struct Schedule {
   [[nodiscard]] std::size_t causes() const { return requests.size() + events.size(); }
 };
 
-/// What a request produced; `state` is the one after all of its tokens but the last. Not `complete`: it was aborted.
+/// The output of a request; `state` is the state after all of its tokens but the last. Not `complete`: it was aborted.
 struct Answer {
   std::vector<Token> tokens;
   ModelState state;
@@ -66,7 +66,7 @@ struct Answer {
 }
 [[nodiscard]] Model draft_model(const Schedule& schedule);
 
-/// What the model says to a prompt, one request alone, without scheduler, cache or store: the oracle.
+/// The oracle: the model's answer to a prompt, one request alone, without scheduler, cache or store.
 [[nodiscard]] Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::int32_t new_tokens);
 
 /// A schedule and its oracle's answers, by request id.
@@ -74,7 +74,7 @@ struct Problem {
   Schedule schedule;
   std::vector<Answer> answers;
 };
-/// What is not drawn but given.
+/// Parameters that are given instead of drawn.
 struct Draw {
   std::optional<std::int32_t> drafts = {};
   bool overlap = false;

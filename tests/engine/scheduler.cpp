@@ -172,7 +172,7 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
     row.scheduled = cache_->chunk(sequence, std::min(sequence.prefill - computed, budget));
     return row;
   }
-  // What is read back next completes it, whatever that is.
+  // The next token to be read back completes it, whichever token that is.
   if (std::max(computed + 1, sequence.told) >= sequence.end_tokens) return row;
   // Not every step has all drafts.
   const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
@@ -215,7 +215,7 @@ void Scheduler::forward_all() {
     if (row.sequence != nullptr) forward(row);
 }
 
-/// What the batch under way sampled is read back.
+/// Reads back the tokens that the batch under way sampled.
 void Scheduler::settle() {
   cache_->after_forward(under_way_, rows_);
   has_under_way_ = false;
@@ -233,8 +233,8 @@ void Scheduler::settle() {
     }
 }
 
-/// The draft model goes on from the target's own state and KV; what it writes at the positions of drafts is
-/// overwritten when the target checks them.
+/// The draft model continues from the target's own state and KV. The target overwrites the draft's KV when it checks
+/// the drafts.
 void Scheduler::propose(const Row& row, std::vector<Token>& fed) {
   ModelState state = Model::empty_state();
   cache_->read_state(row, state);
@@ -280,7 +280,7 @@ void Scheduler::stop(Sequence& sequence, bool aborted) {
   sequence.computed = 0;
 }
 
-/// `again`: it waits to be started again, before all others. What was not read back is lost.
+/// `again`: it waits to be started again, before all others. Tokens that were not read back are lost.
 void Scheduler::remove(Sequence& sequence, bool again) {
   for (auto* rows : {&under_way_, &rows_})
     for (Row& row : *rows)

@@ -24,7 +24,7 @@ class Scheduler {
   using MakeCache = std::function<std::unique_ptr<EngineCache>()>;
 
   /// The models, the schedule and the log must outlive the scheduler. `make_cache` makes the memory of an engine: at
-  /// first, and when it starts again. `draft` proposes tokens, `log` gets a line for what happens; both may be null.
+  /// first, and when it starts again. `draft` proposes tokens, `log` gets a line for each event; both may be null.
   Scheduler(const Schedule& schedule, const Model& target, const Model* draft, MakeCache make_cache,
             std::ostream* log = nullptr);
 
@@ -32,7 +32,7 @@ class Scheduler {
   /// nothing gets on any more.
   [[nodiscard]] std::vector<Answer> run();
   [[nodiscard]] CacheCounts counts() const;
-  /// After run(): what is cached goes to files.
+  /// After run(): writes the cache to files.
   void keep() { cache_->shut_down(true); }
 
  private:

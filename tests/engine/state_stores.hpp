@@ -31,9 +31,9 @@ class StateStores {
   /// [groups]
   [[nodiscard]] std::vector<const StateStore*> stores() const;
 
-  /// What must be done before a pass; returns the number of copies.
+  /// Carries out the work before a pass; returns the number of copies.
   std::int64_t before(const PassPlan& plan);
-  /// What must be done after it.
+  /// Carries out the work after a pass; returns the number of copies.
   std::int64_t after(const PassCommit& commit);
   void read(std::span<const RowState> states, ModelState& state);
   /// The pass has computed the state after `done` tokens of a row.

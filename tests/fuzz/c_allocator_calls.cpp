@@ -182,7 +182,7 @@ void allocator_check(World& world) {
   world.judge(stateport_slot_allocator_check(pick_allocator(world)));
 }
 
-/// What a request does that leaves a state.
+/// The calls of a request that leaves a state.
 void keep_state(World& world) {
   auto* const allocator = pick_allocator(world);
   std::int32_t block = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request cache, and what lies below it.
+// The request cache, and its tiers.
 #include "c_world.hpp"
 
 namespace stateport::fuzz {

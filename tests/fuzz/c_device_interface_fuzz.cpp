@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the C interface that needs Kokkos, on the host: as c_interface, and over a few small objects. No call may
-// read or write beyond what it was given, answer STATEPORT_INTERNAL_ERROR, write an output or a store when it refuses,
-// or leave an object that does not pass its own check.
+// read or write beyond its arguments, answer STATEPORT_INTERNAL_ERROR, write an output or a store when it refuses, or
+// leave an object that does not pass its own check.
 #include "c_device_world.hpp"
 #include "fuzz_memory.hpp"
 
@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const Family families[] = {store_family(), step_family(),   rank_family(),
                                file_family(),  remote_family(), tiers_family()};
     constexpr std::uint32_t family_count = std::size(families);
-    // An input stays with one family, and makes what that needs of the others.
+    // An input stays with one family, and makes the objects of other families that it needs.
     const std::uint32_t home = world.input.below(family_count);
     if (!world.input.chance(16))
       for (const DeviceCall call : families[home].begin) call(world);

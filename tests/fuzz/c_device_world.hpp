@@ -17,7 +17,7 @@ class DeviceWorld : public World {
   explicit DeviceWorld(ByteSource source);
   DeviceWorld(const DeviceWorld&) = delete;
   DeviceWorld& operator=(const DeviceWorld&) = delete;
-  /// Every store gives back what it took.
+  /// Every store gives its memory back.
   ~DeviceWorld();
 
   /// Memory that lives until the end of the input. Null: more than an input gets.
@@ -36,7 +36,7 @@ class DeviceWorld : public World {
     owned_.push_back(kept);
     return kept.get();
   }
-  /// What a refused call changes in memory of stores is a finding.
+  /// A refused call that changes the memory of a store is a finding.
   void keep_stores();
 
   /// An engine's allocator of device memory.
@@ -78,7 +78,7 @@ using DeviceCall = void (*)(DeviceWorld& world);
 
 /// Calls that belong together.
 struct Family {
-  std::span<const DeviceCall> begin;  ///< make what the others need, usually
+  std::span<const DeviceCall> begin;  ///< make the objects that the other calls usually need
   std::span<const DeviceCall> calls;
 };
 [[nodiscard]] Family store_family();

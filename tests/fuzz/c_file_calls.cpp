@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images in files. Every request that is accepted is waited for, as a rule: what an input does must not depend on how
-// fast files are.
+// Images in files. As a rule every accepted request is waited for, so that the speed of files does not change an
+// input's run.
 #include "c_device_world.hpp"
 
 namespace stateport::fuzz {

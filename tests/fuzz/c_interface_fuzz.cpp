@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     World world(ByteSource(data, size));
     const std::span<const Call> families[] = {spec_calls(), allocator_calls(), tree_calls(), align_calls(),
                                               cache_calls()};
-    // An input stays with one or two families: what they have in common are handles that are wrong.
+    // An input stays with one or two families: they share nothing but handles of a wrong kind.
     const std::uint32_t home = world.input.below(5);
     for (int i = 0; i < calls_max && !world.input.empty(); ++i) {
       const auto family = families[world.input.chance(250) ? home : world.input.below(5)];

@@ -16,7 +16,7 @@ void small_layout(DeviceWorld& world) {
   static_cast<void>(world.small_layout());
 }
 
-/// A store of what a rank holds.
+/// A store of a rank's part of the model.
 stateport_store* rank_store(DeviceWorld& world, stateport_model_layout* layout, const stateport_shard& shard) {
   stateport_spec* spec = nullptr;
   if (stateport_model_layout_spec(layout, &shard, &spec) != STATEPORT_OK) return nullptr;
@@ -141,7 +141,7 @@ void end_check(DeviceWorld& world) {
   world.judge(stateport_handover_end_check(end, place, given, world.value<std::int32_t>()));
 }
 
-/// What a transport does: bytes of any place come to any place, some of them damaged.
+/// A transport: copies bytes of any place to any place, some of them damaged.
 void end_transport(DeviceWorld& world) {
   auto* const end = pick_end(world);
   stateport_handover_memory memory = {};

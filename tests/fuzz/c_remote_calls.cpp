@@ -15,8 +15,8 @@ stateport_remote_store* pick_store(World& world) {
 
 // --- A client in functions -------------------------------------------------------------------------------------------
 
-/// Does what it is asked for, as its script says: at once or later, or not at all, with a wrong size or no status.
-/// Calls must come one at a time, and none after `destroy`.
+/// Answers its calls as its script says: at once or later, or not at all, with a wrong size or no status. Calls must
+/// come one at a time, and none after `destroy`.
 struct Client {
   enum Deed : std::uint8_t { refuse, fail, wrong_status, wrong_bytes, later, deeds };
 
@@ -155,7 +155,7 @@ namespace {
 
 // --- Stores ----------------------------------------------------------------------------------------------------------
 
-/// Little enough for no request to be accepted whose bytes nobody has.
+/// Small enough that every accepted request has memory for its bytes.
 std::uint64_t queue(World& world) {
   return world.input.chance(64) ? world.input.take<std::uint16_t>() : 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step leaves: the step committer, and checkpoints found by block table on the device.
+// The step committer, and checkpoints found by block table on the device.
 #include "c_device_world.hpp"
 
 namespace stateport::fuzz {

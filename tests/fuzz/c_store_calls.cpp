@@ -113,7 +113,7 @@ void store_view(DeviceWorld& world) {
       Kind::store, [&](stateport_store** out) { return stateport_store_view(spec, given, memory.size(), said, out); });
 }
 
-/// Addresses and strides of memory that nobody has. Nothing is copied there.
+/// Addresses and strides of memory that does not exist. Nothing is copied there.
 void far_view(DeviceWorld& world) {
   stateport_spec* const spec = world.small_spec();
   std::vector<stateport_tensor_memory> memory(4);

@@ -81,7 +81,7 @@ void tiers_create(DeviceWorld& world) {
       Kind::tiers, [&](stateport_state_tiers** out) { return stateport_state_tiers_create(given, out); });
 }
 
-/// A store that nobody uses: in the process, or of the caller's functions.
+/// A store without a user: in the process, or of the caller's functions.
 stateport_remote_store* new_remote(DeviceWorld& world) {
   if (world.input.chance(96)) {
     make_client(world);
@@ -140,7 +140,7 @@ std::size_t in_flight(stateport_state_tiers* tiers) {
   return stateport_state_tiers_describe(tiers, &info) == STATEPORT_OK ? info.in_flight : 0;
 }
 
-/// Takes all answers, usually, and looks at what a call that began transfers answered.
+/// Usually takes all results, and checks the status of the call that began the transfers.
 void settle(DeviceWorld& world, stateport_state_tiers* tiers, stateport_status status) {
   const bool waits = !world.input.chance(24);
   if (status != STATEPORT_OK || !waits) return world.judge(status);
@@ -383,7 +383,7 @@ void end_transfers(DeviceWorld& world) {
   world.judge(stateport_state_tiers_end_transfers(tiers, stream, cache, world.value<std::int32_t>()));
 }
 
-/// What is under way of a cache ends, or the tiers refuse.
+/// Ends the cache's transfers under way, unless the tiers refuse.
 void settle_served(stateport_state_tiers* tiers, stateport_request_cache* cache) {
   constexpr int calls_max = 200;
   for (int i = 0; i < calls_max && in_flight(tiers) > 0; ++i) {

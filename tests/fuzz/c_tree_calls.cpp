@@ -275,7 +275,7 @@ void tree_tag_slot(World& world) {
   world.judge(stateport_tree_tag_slot(tree, slot, tokens, count, name_space(world)));
 }
 
-/// What a request does that leaves a checkpoint.
+/// The calls of a request that leaves a checkpoint.
 void tree_keep(World& world) {
   auto* const tree = pick_tree(world);
   const std::size_t count = world.input.below(24);

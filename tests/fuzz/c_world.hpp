@@ -15,7 +15,8 @@
 #include <vector>
 
 /// A caller of the C interface who reads his calls from bytes: right ones, and any that the conventions of core.h let a
-/// caller make. What they cannot refuse is left out: a pointer that is neither null nor that of so many bytes.
+/// caller make. A mistake that no call can refuse is left out: a pointer that is neither null nor valid for its number
+/// of bytes.
 namespace stateport::fuzz {
 
 enum class Kind : std::uint8_t {
@@ -61,7 +62,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
   ~World() { end(); }
-  /// Recounts and ends what lives.
+  /// Checks and destroys every object.
   void end();
 
   ByteSource input;
@@ -69,7 +70,7 @@ class World {
   // Numbers: mostly small ones and those that calls answered, sometimes any.
   [[nodiscard]] std::int32_t number() { return static_cast<std::int32_t>(wide_number()); }
   [[nodiscard]] std::int64_t wide_number();
-  /// What makes an object small, or is refused.
+  /// A capacity that makes an object small, or is refused.
   [[nodiscard]] std::int32_t capacity();
   [[nodiscard]] double real();
   [[nodiscard]] std::int32_t flag() { return input.chance(64) ? 1 : 0; }
@@ -105,8 +106,8 @@ class World {
   }
   [[nodiscard]] const void* text(std::size_t& count);
 
-  /// Structs of a caller, one `size` apart. That is now and then one of another version, or none. `bytes_min`: older
-  /// versions lack what this caller needs.
+  /// Structs of a caller, one `size` apart. Now and then `size` belongs to another version, or is 0. `bytes_min`: bytes
+  /// that this caller needs; older versions have fewer.
   template <class Struct>
   [[nodiscard]] Struct* structs(const std::vector<Struct>& values, std::size_t bytes_min = 0) {
     std::size_t size = struct_size(sizeof(Struct));
@@ -125,7 +126,7 @@ class World {
   [[nodiscard]] Struct* given(const Struct& value, std::size_t bytes_min = 0) {
     return structs(std::vector<Struct>{value}, bytes_min);
   }
-  /// Room for results. `kept`: what a refused call writes there is a finding.
+  /// Room for results. `kept`: a refused call that writes there is a finding.
   template <class Struct>
   [[nodiscard]] Struct* results(std::size_t count, bool kept, const Struct& settings = {}) {
     Struct* const first = structs(std::vector<Struct>(count, settings));
@@ -163,11 +164,11 @@ class World {
   /// Its `destroy` is called next.
   void forget(const void* handle);
 
-  /// What a refused call writes there is a finding.
+  /// A refused call that writes there is a finding.
   void keep(const void* place, std::size_t bytes);
-  /// Looks at the answer of the last call, and ends it: what was drawn for it is freed.
+  /// Checks the status of the last call, then frees the arguments that were drawn for it.
   void judge(stateport_status status);
-  /// Reads what a call answered with a pointer.
+  /// Reads the array to which a call's answer points.
   template <class T>
   void read(const T* answered, std::size_t count) {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(answered);
@@ -208,7 +209,7 @@ using Call = void (*)(World& world);
 [[nodiscard]] std::span<const Call> align_calls();
 [[nodiscard]] std::span<const Call> cache_calls();
 
-// What several families draw.
+// Arguments that several families draw.
 [[nodiscard]] const stateport_namespace* name_space(World& world);
 [[nodiscard]] const stateport_reuse_hint* hint(World& world);
 [[nodiscard]] const stateport_eviction_options* eviction(World& world);

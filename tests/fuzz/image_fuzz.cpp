@@ -36,8 +36,8 @@ StateSpec spec_of(std::int32_t layers) {
   return StateSpec::uniform(layers, {.window = 3, .dim = 8}, {.shape = {2, 4, 8}, .type = ElementType::fp32});
 }
 
-/// A file in memory in place of those of the folder: `bytes`, and zeros behind them. What the system is asked for is
-/// its size alone.
+/// A file in memory in place of those of the folder: `bytes`, and zeros behind them. Only its size comes from the
+/// system.
 class MemoryFile final : public FileCalls {
  public:
   MemoryFile() : file_(::memfd_create("images", MFD_CLOEXEC)) {}
@@ -72,7 +72,7 @@ class MemoryFile final : public FileCalls {
   std::vector<FileRange> holes_;  ///< ascending
 };
 
-/// What is made once: a folder, a file, layouts, and a file of valid images.
+/// Made once: a folder, a file, layouts, and a file of valid images.
 struct World {
   World() : path(make_path()), folder(calls, path), io(folder, stopping) {
     std::filesystem::remove_all(path);  // it stays open
@@ -124,7 +124,7 @@ void edit(fuzz::ByteSource& source, std::vector<std::byte>& bytes) {
   }
 }
 
-/// What needs no file: the first header, in memory that ends where it does.
+/// The check that needs no file: the first header, in memory that ends with it.
 void read_from_memory(const World& world, std::span<const std::byte> bytes) {
   const auto copy = std::vector<std::byte>(bytes.begin(), bytes.end());
   const std::optional<ImageFacts> facts = read_image_facts(copy);
@@ -165,7 +165,7 @@ void check_found(World& world, const FoundFile& found) {
 
 }  // namespace
 
-/// A folder has another random name each time: what is made once is no input's coverage.
+/// The folder has another random name in each run, so its construction must not count as coverage of an input.
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   static_cast<void>(made_world());
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank does with objects that come from other machines: any model, rank and grid, and sealed objects that are
-// edited; and plans of hand-overs between any ranks. Calls that are refused must say so by InvalidArgument.
+// A rank reads objects that come from other machines: any model, rank and grid, and sealed objects that are edited; and
+// plans of hand-overs between any ranks. A refused call must throw InvalidArgument.
 #include <stateport/core/model/error.hpp>
 #include <stateport/tiers/handover.hpp>
 #include <stateport/tiers/object_set.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target over every file of folders, with any compiler: what a fuzzer once found stays a test.
+// Runs a fuzz target over every file of folders, with any compiler: an input that a fuzzer once found stays a test.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -14,7 +14,7 @@ using namespace stateport;
 
 namespace {
 
-/// Takes what the parser prints, as long as it lives.
+/// Swallows the parser's output while it lives.
 class Silence : public std::streambuf {
  public:
   Silence() : out_(std::cout.rdbuf(this)), error_(std::cerr.rdbuf(this)) {}

@@ -18,7 +18,8 @@ using namespace stateport;
 
 namespace {
 
-/// The secret has the mark, and no other text of the options: a fuzzer learns what its input is compared with.
+/// The secret alone contains the mark. A fuzzer learns every text with which its input is compared, so it could copy a
+/// secret without a mark.
 constexpr char mark = '~';
 constexpr std::string_view secret = "\1hunter~2\1";
 
@@ -39,7 +40,7 @@ bool refused(Call&& call) {
   }
 }
 
-/// What passed is what a client can use.
+/// A client can use every valid option.
 void check_valid(const ValkeyStoreOptions& options) {
   fuzz::expect(options.port >= 1 && options.port <= 65535 && options.database >= 0, "numbers of a client");
   fuzz::expect(options.host.find('\0') == std::string::npos, "text of a client");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store's conversation with a Valkey server that answers anything. Byte 0 chooses the call, bytes 1 and 2 how many
-// bytes come at a time; the rest is what the server says. A marker in it stands for a manifest with a right checksum.
+// bytes come at a time; the rest is the server's reply. A marker in it stands for a manifest with a right checksum.
 #include <stateport/tiers/valkey_options.hpp>
 
 #include "byte_source.hpp"
@@ -28,7 +28,7 @@ constexpr std::string_view key = "a";
 /// Of the read buffer of a connection.
 constexpr std::size_t buffer_bytes = std::size_t{256} << 10;
 
-/// What the server says, and has not said yet.
+/// The server's reply: the bytes that were sent, and those still to come.
 struct Server {
   std::string text;
   std::size_t at = 0;
@@ -63,7 +63,7 @@ std::string with_manifests(std::string text) {
   return text;
 }
 
-/// Calls one operation of the store and checks what can be said of any answer.
+/// Calls one operation of the store and checks the rules that hold for any answer.
 void ask(std::uint8_t choice, ValkeyObjects& objects) {
   std::array<std::byte, 300> memory = {};
   const std::array pieces = {RemotePiece{memory.data(), 100}, RemotePiece{memory.data() + 150, 100}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine does first: make a pool of states for a model and copy one slot to another. Compiled outside of the
+// The first steps of an engine: make a pool of states for a model and copy one slot to another. Compiled outside of the
 // build tree, by a plain C++ compiler, against the installed package.
 #if __has_include(<Kokkos_Core.hpp>)
 #error "the headers of Kokkos must not be needed, nor be found by users of stateport"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of AlignContext one by one: what they launch, what they refuse, what they do at the edges.
+// The calls of AlignContext one by one: their launches, refusals and edge cases.
 #include <stateport/backends/device.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
@@ -50,7 +50,7 @@ struct Eight {
   }
 };
 
-/// What a call launches; it must not fence or allocate.
+/// Checks the launches of a call, which must not fence or allocate.
 template <class Call>
 std::vector<std::string> launches_of(Call&& call) {
   const test::LaunchRecorder recorder;

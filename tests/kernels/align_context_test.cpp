@@ -125,7 +125,7 @@ struct Scene {
   }
 };
 
-/// An array by request slot with the values of an array by row; other entries hold what must not matter.
+/// An array by request slot with the values of an array by row; other entries hold values that must not matter.
 Int32s by_request(const Int32s& by_row, const Int32s& request, std::int32_t max_requests) {
   Int32s values(static_cast<std::size_t>(max_requests), -77'777);
   for (std::size_t row = 0; row < request.size(); ++row)
@@ -145,7 +145,7 @@ struct Rows {
     for (std::size_t row = 0; row < request.size(); ++row)
       advanced.push_back(computed[row] + scheduled[row] - drafts[row] + std::max(sampled[row], 1) - 1);
   }
-  /// What a padded row holds must not matter.
+  /// Fills a padded row with values that must not matter.
   void pad(std::int32_t slot) {
     request.push_back(slot);
     decode.push_back(1);
@@ -213,7 +213,7 @@ struct EngineArrays {
   }
 };
 
-/// Whether the planner takes both steps: tables in which one copy writes what another one reads are refused.
+/// Whether the planner takes both steps: it refuses tables in which one copy writes a block that another one reads.
 bool takes(AlignPlanner planner, const Rows& rows, const std::vector<BlockTable>& tables) {
   try {
     static_cast<void>(planner.pre_step(rows.batch(), tables));
@@ -279,7 +279,7 @@ void require_same_publication(Random& random, AlignContext& context, AlignPlanne
   context.verify_blocks(stream, group, ids.data(), counts.data(), static_cast<std::int32_t>(blocks.size()),
                         answers.data());
   REQUIRE(from_device(answers.data(), blocks.size()) == holds);
-  // What the forward wrote itself, and what got a new owner.
+  // Blocks that the forward wrote itself, and blocks that got a new owner.
   const Int32s written = {any(), -1, 0, check.blocks()}, at = {random.between32(1, 30), 4, 4, 4};
   DeviceArray device_written(written), device_at(at);
   check.wrote(BlockId{written[0]}, at[0]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What cannot be captured into a graph is refused before anything is enqueued, and a launch that the vendor's runtime
-// refuses is an error. An OpenMP build has neither: here both are pretended. Graphs themselves need a device.
+// A call that cannot be captured into a graph is refused before anything is enqueued, and a launch that the vendor's
+// runtime refuses is an error. An OpenMP build has neither: here both are pretended. Graphs themselves need a device.
 #include <stateport/backends/device.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/core/model/error.hpp>

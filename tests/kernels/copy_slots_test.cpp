@@ -182,7 +182,7 @@ TEST_CASE("a plan in device memory may have more rows than a team of a GPU lists
 }
 
 TEST_CASE("copies reach slots beyond 2 GiB") {
-  // Memory that nobody touches costs nothing on a host; a GPU that runs these tests has it.
+  // Untouched memory costs nothing on a host; a GPU that runs these tests has it.
   const Stream stream = Stream::default_stream();
   constexpr std::int64_t stride = std::int64_t{5} << 29;  // 2.5 GiB
   DeviceResource resource;

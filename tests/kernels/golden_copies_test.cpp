@@ -48,7 +48,7 @@ StateTensorSpec conv_tensor(std::int64_t window, std::int64_t dim, ConvLayout la
   return StateTensorSpec::conv(0, {.window = window, .dim = dim, .type = ElementType::fp32, .layout = layout});
 }
 
-/// A store of misaligned, padded tensors of 32-bit numbers, and what they should become.
+/// A store of misaligned, padded tensors of 32-bit numbers, and the expected numbers.
 class Numbers {
  public:
   Numbers(std::vector<StateTensorSpec> tensors, std::int32_t slots)

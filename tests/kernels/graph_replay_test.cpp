@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph is captured once and replayed after every table changed: each replay moves what the tables say by then, and
+// A graph is captured once and replayed after every table changed: each replay follows the current tables and moves
 // nothing else. In an OpenMP build a replay is a call to which the stream pretends to capture (device_graph.hpp).
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>

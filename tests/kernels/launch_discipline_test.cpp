@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch per call, no fence and no allocation: what makes the kernels safe to capture and cheap to call.
+// One launch per call, no fence and no allocation: so that the kernels are safe to capture and cheap to call.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
@@ -65,7 +65,7 @@ TEST_CASE("a copier has the memory for long plans from the start") {
   const StateStore store(resource, StateSpec::uniform(1, {}, {.shape = {2, 2, 2}}), {.slots = 1024});
   std::vector<SlotCopy> plan;
   for (std::int32_t i = 0; i < 512; ++i) plan.push_back(SlotCopy::whole(i, 512 + i));
-  SlotCopier(store).copy_slots(stream, plan);  // what Kokkos allocates once
+  SlotCopier(store).copy_slots(stream, plan);  // Kokkos makes its one-time allocations
   SlotCopier copier(store);
   const std::uint64_t before = test::heap_allocations();
   const std::uint64_t memory_before = test::memory_allocations();

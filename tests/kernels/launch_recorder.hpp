@@ -7,7 +7,8 @@
 
 namespace stateport::test {
 
-/// What Kokkos did since a LaunchRecorder was made. Only the device's default execution space counts.
+/// Launches, fences and allocations of Kokkos since a LaunchRecorder was made. Only the device's default execution
+/// space counts.
 struct LaunchRecord {
   std::vector<std::string> launches;  ///< labels of parallel_for, in order
   std::uint64_t fences = 0;

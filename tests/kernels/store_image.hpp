@@ -93,7 +93,7 @@ inline ConvStrides random_strides(Random& random, const StateTensorSpec& conv) {
   return {inner, (conv.window() - 1) * inner + 1 + row};
 }
 
-/// What random specs describe. Checkpoints may have tensors in blocks.
+/// The use of a random spec. Checkpoints may have tensors in blocks.
 enum class SpecUse : std::uint8_t { live, checkpoint };
 
 /// A small spec of odd sizes: 1 … 4 tensors; a few are longer than a team or a tile.

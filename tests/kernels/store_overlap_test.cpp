@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t tensor_bytes = 16;
 
-/// Tensors of 16 bytes at these places of a memory that nobody touches.
+/// Tensors of 16 bytes at these places of a memory that is never touched.
 StateStore store_at(std::vector<std::int64_t> places, std::int64_t stride, std::int32_t slots) {
   const std::uintptr_t memory = std::uintptr_t{1} << 20;
   std::vector<StateTensorView> tensors;
@@ -141,7 +141,7 @@ TEST_CASE("a chain over the numbers of two views of one pool is refused") {
                   InvalidArgument);
   CHECK_NOTHROW(copier.copy_slots(stream, std::vector{SlotCopy::whole(3, 4), SlotCopy::whole(0, 3)}));
   CHECK_NOTHROW(copier.copy_slots(stream, std::vector{SlotCopy::whole(1, 3), SlotCopy::whole(0, 4)}));
-  // Live states and checkpoints in one pool: what scratch writes, no end may read.
+  // Live states and checkpoints in one pool: an end must not read a slot that scratch writes.
   const StateStore scratch(resource, spec, {.slots = 2});
   SlotCopier committer(scratch, pool, pool);
   const SlotCopy from_scratch = SlotCopy::whole(0, 5);

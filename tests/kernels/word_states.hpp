@@ -13,7 +13,7 @@
 
 namespace stateport::test {
 
-/// Slots of three words in one tensor, and what they must hold.
+/// Slots of three words in one tensor, and their expected words.
 class WordStates {
  public:
   static constexpr std::size_t state_words = 3;

@@ -5,7 +5,8 @@
     plant.py [--only NAME…] [--files FILE] [--check] [--programs] [--jobs N] [--minutes N] [--results FILE]
              [--folder FOLDER] [--python PROGRAM] [--configure ARGUMENT…]
 
-mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and what must notice:
+mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and the tests that must
+notice:
 
     program  tests that are built and run; without it test-core. All but test-core, test-parts and test-c-core need
              Kokkos. `python`: nothing is built, the tests run over the library of the project without a fault
@@ -51,10 +52,10 @@ WITHOUT_DEVICE = {CORE_PROGRAM, "test-parts", "test-c-core"}
 PYTHON = "python"
 # They check themselves in C, and have no filter.
 WITHOUT_FILTER = {"test-c", "test-c-core", "test-c-device-memory"}
-# What tests of Python load.
+# The library that the Python tests load.
 LIBRARY = "stateport_c_loadable"
 # Most faults of core show at once; the others have all the seeds of the build, with which other programs are quick.
-# Some of their tests count what they have seen, and fail with fewer.
+# Some of their tests count cases, and fail with fewer seeds.
 FEW_SEEDS = {"STATEPORT_TEST_SEEDS_MAX": "100"}
 # A fault may make a loop endless. All tests together take a quarter of this, whatever else the machine does.
 CPU_LIMIT_S = 700
@@ -138,7 +139,8 @@ class FailsWithoutFault(Exception):
 
 
 def copy_project(target):
-    """Copies what has changed since the last copy, so that a later run compiles little, and removes what is gone."""
+    """Copies the files that have changed since the last copy, so that a later run compiles little, and removes those
+    that are gone."""
     def entries(root):
         skipped = {"build", ".git", "__pycache__", ".mypy_cache", ".ruff_cache"}
         for folder, folders, files in os.walk(root):
@@ -157,7 +159,7 @@ def copy_project(target):
 
 
 class Bench:
-    """A copy of the project, the build folder in it, and what is planted there now."""
+    """A copy of the project, the build folder in it, and the fault that is planted there now."""
 
     def __init__(self, folder, mutants, options):
         # As copied: the checkout may change while this runs.
@@ -202,8 +204,8 @@ class Bench:
         return self.build_folder / "bin" / program
 
     def build_first(self, program, pattern):
-        """A program of nothing but the tests in these sources and what all tests share, without which nothing is
-        compiled; None: there are none."""
+        """A program of nothing but the tests in these sources and the files that all tests share. None: no test is in
+        them, and nothing is compiled."""
         link = shlex.split(self.ninja("-t", "commands", "-s", f"bin/{program}"))
         link = [word for word in link if word not in (":", "&&") and not word.startswith("-Wl,--dependency-file")]
         tests = [word for word in link if word.endswith("_test.cpp.o")]
@@ -270,7 +272,7 @@ def runs(command, cpu_limit_s, environment, folder=None):
         try:
             return ends(process) and process.returncode == 0
         finally:
-            # What the tests have started ends with them.
+            # Processes that the tests have started end with them.
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -307,7 +309,7 @@ def judge(bench, baseline, mutant):
 
 
 class Results:
-    """What was found, in a file if there is one."""
+    """The results, in a file if there is one."""
 
     def __init__(self, path):
         self.path = path

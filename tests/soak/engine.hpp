@@ -22,7 +22,7 @@
 
 namespace stateport::soak {
 
-/// What an engine served. Rates are differences of two of these.
+/// Totals of an engine. Rates are differences of two of these.
 struct Figures {
   std::int64_t requests = 0;
   std::int64_t prompt_tokens = 0;
@@ -48,7 +48,7 @@ enum class Planted : std::uint8_t {
   events,  ///< the engine keeps the events of the caches for ever: memory grows
   state,   ///< a copy of a state does not happen now and then
   slot,    ///< a request is never ended
-  pages    ///< each request maps some, and nobody unmaps them: memory grows that no heap counts
+  pages    ///< each request maps some and never unmaps them: memory grows outside the heap
 };
 
 /// How an engine lives. All of it is drawn from one sequence of random numbers.
@@ -60,7 +60,8 @@ struct EngineSetup {
   Planted planted = Planted::nothing;
 };
 
-/// An engine that does everything that RequestCache allows, in random order. What it finds wrong throws Violation.
+/// An engine that does everything that RequestCache allows, in random order. Throws Violation for everything wrong that
+/// it finds.
 class Engine {
  public:
   using MakeMover = std::function<std::unique_ptr<Mover>(MarkWorld&)>;
@@ -72,7 +73,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   void step();
-  /// Ends what runs and waits for what is under way. Then tiers have what the cache believes.
+  /// Ends all requests and waits for all transfers. Then the tiers hold the images that the cache lists.
   void rest();
   void check_invariants() const;
   [[nodiscard]] Figures figures() const;
@@ -156,7 +157,7 @@ class Engine {
   std::int64_t steps_without_start_ = 0;
   std::chrono::steady_clock::time_point waits_since_;
   std::vector<TransferResult> results_;
-  std::unordered_set<CacheEvent, StoredHash, SameContent> stored_;  ///< what events say
+  std::unordered_set<CacheEvent, StoredHash, SameContent> stored_;  ///< contents that events announced
   std::vector<CacheEvent> kept_;                                    ///< with Planted::events
 };
 

@@ -115,7 +115,7 @@ class Run {
   [[nodiscard]] double hours() const {
     return std::chrono::duration<double, std::ratio<3600>>(Clock::now() - begin_).count();
   }
-  /// Of what has to be reached, the part that is furthest behind.
+  /// The part of the goal that is reached, by the measure that is furthest behind.
   [[nodiscard]] double progress() const {
     double part = 1;
     if (arguments_.requests > 0) part = std::min(part, share(served_, arguments_.requests));

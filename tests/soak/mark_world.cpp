@@ -18,7 +18,7 @@ MarkWorld::MarkWorld(const RequestCacheOptions& options)
   must(options.drafts < StateMark::marks_max, "more drafts than a state has marks for");
 }
 
-/// The copies of a launch run in no order: all read what was there before.
+/// The copies of a launch run in no order: all read the states from before the launch.
 void MarkWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
   validate(plan, static_cast<std::int32_t>(from.size()), static_cast<std::int32_t>(to.size()), &from == &to);
   sources_.clear();

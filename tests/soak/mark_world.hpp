@@ -25,7 +25,7 @@ using Mark = std::uint64_t;
   return bits ^ (bits >> 31);
 }
 
-/// What a slot holds. A conv window is the last inputs of `base` tokens, and inputs after these, of which the marks
+/// The content of a slot. A conv window is the last inputs of `base` tokens, and inputs after these, of which the marks
 /// [first, first + count) are known. A recurrent state is exact.
 struct StateMark {
   static constexpr std::int32_t marks_max = 4;
@@ -45,22 +45,22 @@ struct StateMark {
 };
 static_assert(std::is_trivially_copyable_v<StateMark>);
 
-/// Memory of an engine in which a state and the KV of a token are marks of all the tokens that they follow from: what a
-/// pass reads is right exactly if it is the mark of its request. Carries out plans and commits of a RequestCache. What
-/// is wrong throws Violation.
+/// Memory of an engine in which a state and the KV of a token are marks of all the tokens that they follow from. A pass
+/// reads a right state exactly if it is the mark of its request. Carries out plans and commits of a RequestCache.
+/// Throws Violation for a wrong mark.
 class MarkWorld {
  public:
   explicit MarkWorld(const RequestCacheOptions& options);
 
-  /// What comes before a pass.
+  /// Carries out the plan's work before the pass.
   void before(const PassPlan& plan);
   /// Runs one row over marks [start + 1, start + tokens] of `marks`, the marks after 0, 1, 2 … tokens of its request.
   void run(std::size_t index, const RowPlan& row, std::span<const Mark> marks);
-  /// What comes after it.
+  /// Carries out the commit's work after the pass.
   void after(const PassCommit& commit);
-  /// What comes after the end of a request.
+  /// Carries out the copies that the end of a request asks for.
   void after_end(CopyPlan copies);
-  /// Whether the state after the computed tokens is what it has to be.
+  /// Whether the state after the computed tokens has the mark that it must have.
   [[nodiscard]] bool holds(const RowState& state, std::size_t group, std::int64_t tokens, Mark mark) const;
 
   /// A slot for checkpoints.
@@ -73,7 +73,8 @@ class MarkWorld {
     return std::span(kv_).subspan(static_cast<std::size_t>(number) * size, size);
   }
 
-  /// For a proof that a wrong state is noticed: every so many copies of a checkpoint do not happen. 0: none.
+  /// For a proof that a wrong state is noticed: one of this number of copies of a checkpoint does not happen. 0: all
+  /// happen.
   std::int64_t lose_every_copies = 0;
 
  private:

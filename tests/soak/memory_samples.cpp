@@ -28,7 +28,7 @@ std::int64_t entries(const char* folder) {
 
 ProcessMemory process_memory() {
 #if defined(__GLIBC__)
-  ::malloc_trim(0);  // holes between what lives are given back, or they would look like growth
+  ::malloc_trim(0);  // gives back holes between live blocks, which would look like growth
 #endif
   ProcessMemory memory;
   std::int64_t pages = 0, resident_pages = 0;
@@ -54,7 +54,7 @@ void MemorySamples::add(const ProcessMemory& memory, std::int64_t files) {
   if (samples_.size() < samples_.capacity()) samples_.push_back({memory, files});
 }
 
-/// Of a quarter of what is behind the warm-up.
+/// Of a quarter of the samples behind the warm-up.
 template <class Value>
 std::int64_t MemorySamples::median(int quarter, Value&& value) const {
   const std::size_t warm = samples_.size() / 10;

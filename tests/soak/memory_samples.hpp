@@ -8,7 +8,7 @@
 
 namespace stateport::soak {
 
-/// What this process holds, after its heap gave back what it does not use. -1: not known on this system.
+/// Memory of this process, after its heap gave back unused pages. -1: not known on this system.
 struct ProcessMemory {
   std::int64_t resident_bytes = -1;
   std::int64_t heap_bytes = -1;  ///< in use, of all arenas
@@ -17,9 +17,9 @@ struct ProcessMemory {
 };
 [[nodiscard]] ProcessMemory process_memory();
 
-/// For the start of a program: all threads allocate from one arena. glibc else has up to eight of them a core, and what
-/// one thread frees of another's stays in that one's arena: where threads end and start anew, resident memory grows
-/// until each arena has held as much as was ever in use at once, although nothing is kept.
+/// For the start of a program: all threads allocate from one arena. glibc else has up to eight arenas a core. Memory
+/// that one thread frees for another stays in the other's arena. Where threads end and start anew, resident memory then
+/// grows until each arena has held the highest use so far, although nothing is kept.
 void use_one_arena();
 
 /// Samples of a run, and whether memory stayed flat. The first tenth is warm-up.
@@ -51,8 +51,8 @@ class MemorySamples {
   /// `files`: in the folders of tiers.
   void add(const ProcessMemory& memory, std::int64_t files);
   [[nodiscard]] bool enough() const noexcept { return samples_.size() >= samples_min; }
-  /// What has grown, a line each; nothing if all stayed flat. Where the heap is not known, nor is what of the resident
-  /// memory is a sanitizer's.
+  /// Values that have grown, a line each; empty if all stayed flat. Where the size of the heap is not known, a
+  /// sanitizer's share of the resident memory is not known, either.
   [[nodiscard]] std::vector<std::string> growth(const Limits& limits) const;
   /// A line for each of the quarters: medians.
   [[nodiscard]] std::vector<std::string> quarters() const;

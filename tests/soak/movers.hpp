@@ -9,7 +9,7 @@
 
 namespace stateport::soak {
 
-/// What the tiers of all engines went through.
+/// Faults of the tiers of all engines.
 struct FaultCounts {
   std::int64_t failed_transfers = 0;
   std::int64_t damaged_images = 0;
@@ -26,12 +26,12 @@ class Mover {
   virtual ~Mover() = default;
 
   virtual void take(TransferPlan transfers) = 0;
-  /// Appends answers: some of those that there are, or with `all` what ends by waiting.
+  /// Appends some of the answers that are there; with `all` it waits for the others and appends all.
   virtual void poll(std::vector<TransferResult>& results, bool all) = 0;
   [[nodiscard]] virtual std::size_t under_way() const = 0;
-  /// What an engine that starts finds in files, in an order of its own.
+  /// Images that a starting engine finds in files, in any order.
   [[nodiscard]] virtual std::vector<ImageKey> found() = 0;
-  /// Removes what was found and is not taken.
+  /// Removes an image that was found and that the cache does not take.
   virtual void remove(const ImageKey& image) = 0;
   /// Something below the device breaks, vanishes, goes away or comes back.
   virtual void strike() = 0;

@@ -110,7 +110,7 @@ const StateStore& RealTiers::store_of(const ImageKey& key) const {
   return key.content == CacheContent::state ? states_.at(static_cast<std::size_t>(key.group)) : kv_;
 }
 
-/// On the host's side of the device's memory: what the engine's pass would have written there.
+/// Writes the bytes that the engine's pass would have written, on the host's side of the device's memory.
 void RealTiers::write_slot(const Transfer& transfer) {
   const StateStore& store = store_of(transfer.image);
   if (transfer.image.content == CacheContent::state) {

@@ -40,9 +40,8 @@ class AbsentStore final : public RemoteStore {
   InProcessStore store_;
 };
 
-/// StateTiers with files and an in-process store. The engine's states are marks; what is stored is written to the
-/// device's memory as bytes that follow from the mark, and what was loaded is read from there: every byte must be
-/// right.
+/// StateTiers with files and an in-process store. The engine's states are marks. Before a store, bytes that follow from
+/// the mark are written to the device's memory. After a load they are read from there: every byte must be right.
 class RealTiers final : public Mover {
  public:
   RealTiers(test::Random& random, const RequestCacheOptions& options, MarkWorld& world, const std::string& folder,

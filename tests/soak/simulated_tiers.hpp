@@ -31,7 +31,7 @@ struct ImageKeyHash {
 };
 using Images = std::unordered_map<ImageKey, Image, ImageKeyHash>;
 
-/// A store that engines share. It evicts what was put first, and may be away.
+/// A store that engines share. It evicts the oldest images first, and may be away.
 struct SharedImages {
   explicit SharedImages(std::size_t capacity) : capacity_images(capacity) {}
   void put(const ImageKey& key, const Image& image);
@@ -63,7 +63,7 @@ class SimulatedTiers final : public Mover {
  private:
   struct Moving {
     Transfer transfer;
-    bool is_there = false;  ///< what it reads
+    bool is_there = false;  ///< the image that it reads exists
     Image image;
   };
   void begin(const Transfer& transfer);

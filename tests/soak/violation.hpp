@@ -7,7 +7,7 @@
 
 namespace stateport::soak {
 
-/// The library did what it must never do.
+/// The library broke one of its promises.
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

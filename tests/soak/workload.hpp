@@ -13,7 +13,7 @@
 
 namespace stateport::soak {
 
-/// What a prompt has beside its tokens. Prompts that differ in it share nothing.
+/// The names of a prompt. Prompts with different names share nothing.
 struct Names {
   static constexpr std::int32_t tenants = 4;
   std::int32_t tenant = 0;  ///< 0: none. 1: a salt. 2: another. 3: an adapter

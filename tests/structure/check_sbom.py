@@ -15,7 +15,7 @@ OF_THE_TOOLCHAIN = {"CUDAToolkit", "OpenMP", "Python3", "Threads"}
 
 
 def faults_of_list(listed):
-    """What is looked for and not listed, and entries that are not complete."""
+    """Dependencies that CMake looks for and the list lacks, and entries that are not complete."""
     faults = []
     for path in sorted(CMAKE.glob("Stateport*.cmake")):
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
@@ -32,7 +32,7 @@ def faults_of_list(listed):
 
 
 def faults_of_bill(bill, listed):
-    """What the bill of a build leaves out."""
+    """Dependencies that the bill of a build leaves out."""
     faults = []
     components = {component["name"]: component for component in bill["components"]}
     if len(components) != len(bill["components"]):

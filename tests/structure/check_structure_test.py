@@ -109,7 +109,7 @@ class Sizes(unittest.TestCase):
         self.assertEqual(found_in({POOL: owner("stranger::Other", most)}), [])
         self.assertEqual(found_in({POOL: owner("Second", most - 2)}), [])
         self.assertEqual(len(found_in({POOL: owner("Second", most - 1)})), 1)
-        # In whatever file; what overrides counts once.
+        # In any file. An override counts once.
         base = "class Second {\n  virtual void method0() = 0;\n  void second();\n};\n"
         own = owner("Second", most - 1)
         own = own[own.index("class Owner"):]

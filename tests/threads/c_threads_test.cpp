@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the C interface allows to several threads.
+// Calls that the C interface allows to several threads at once.
 #include <stateport.h>
 
 #include "on_threads.hpp"

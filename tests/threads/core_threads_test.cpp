@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the headers of core allow to several threads.
+// Calls that the headers of core allow to several threads at once.
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/copy_plan.hpp>

@@ -13,12 +13,12 @@
 
 namespace stateport::test {
 
-/// In a thread: doctest's own checks would order what the threads do.
+/// For threads: doctest's own checks would synchronise them.
 inline void must(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-/// Runs body(0) … body(count - 1), each on a thread of its own, from one moment on. What one throws fails the test.
+/// Runs body(0) … body(count - 1), each on a thread of its own, from one moment on. An exception of one fails the test.
 inline void on_threads(std::size_t count, const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> ready = 0;
   std::vector<std::exception_ptr> failures(count);

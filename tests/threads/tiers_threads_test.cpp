@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the headers of tiers allow to several threads.
+// Calls that the headers of tiers allow to several threads at once.
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/tiers/file_tier.hpp>
 #include <stateport/tiers/handover.hpp>
@@ -30,7 +30,7 @@ namespace {
 constexpr std::size_t threads = 4;
 constexpr std::uint64_t rounds = 30;
 
-/// Answers by their numbers, whoever takes them. A number is a thread's until its answer is here.
+/// Answers by their numbers, taken by any thread. A number belongs to one thread until its answer is here.
 class Board {
  public:
   explicit Board(std::size_t numbers) : statuses_(numbers) {}

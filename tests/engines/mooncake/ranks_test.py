@@ -19,7 +19,7 @@ from shared_states import CASES, ENDS, FAULTS, Case, exchange  # noqa: E402
 
 class MooncakeServer:
     def __init__(self, folder: pathlib.Path) -> None:
-        # The name of what a killed writer was putting is free again after a second, not 30.
+        # The name of an object whose writer was killed is free again after a second, not 30.
         self._master = Master(folder / "log", put_start_discard_timeout_sec=1)
         self._lender: Lender | None = None
 

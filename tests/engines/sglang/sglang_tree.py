@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's own prefix cache of hybrid models (UnifiedRadixCache over its real pools, on the CPU), behind the few calls
-that tree_streams.py compares and tree_timing.py times. Nothing of SGLang is replaced; what it gives back to its pools
-is recorded on the way."""
+that tree_streams.py compares and tree_timing.py times. Nothing of SGLang is replaced; the slots and KV indices that it
+gives back to its pools are recorded."""
 
 import array
 import types
@@ -30,7 +30,7 @@ NO_NAMESPACE: Namespace = (None, None)
 
 
 class Shape(NamedTuple):
-    """What both trees are made of. Tokens, but for slots and states."""
+    """The sizes of both trees, in tokens, but for slots and states."""
 
     page: int
     kv: int
@@ -45,7 +45,7 @@ class PoolPinned(Exception):
 
 
 def request(slot: int | None) -> Any:
-    """What match_prefix(cow_mamba=True) reads and writes of a request that has a live slot, or None."""
+    """The members of a request, with or without a live slot, that match_prefix(cow_mamba=True) reads and writes."""
     index = None if slot is None else torch.tensor(slot, dtype=torch.int64)
     return types.SimpleNamespace(session=None, session_id=None, rid="r", kv=ReqKvInfo(mamba_pool_idx=index))
 
@@ -107,8 +107,8 @@ class SglangTree:
             self._record()
 
     def _record(self) -> None:
-        """Notes the KV indices that the cache gives back, in order. The pools' own methods do the work; what they call
-        of each other is noted once."""
+        """Notes the KV indices that the cache gives back, in order. The pools' own methods do the work; a method that
+        calls another one is noted once."""
         inside = [False]
 
         def noted(name: str, indices: Callable[[Any], list[int]]) -> None:
@@ -188,7 +188,7 @@ class SglangTree:
             assert slot is None or int(source[0]) == slot
             if slot is None and live is not None:
                 assert int(taken) == live
-                taken = None  # a miss leaves the request what it had
+                taken = None  # a miss leaves the request's slot as it was
             answer["live"] = None if taken is None else int(taken)
         return answer, found.best_match_node if kv else None
 

@@ -5,8 +5,8 @@ PrefixTree: every answer, freed index, slot number and size is compared after ev
 
     tree_streams.py LIBRARY [--core rust|python] [--seeds 0:500] [--steps 220] [--policy lru|all]
 
-A stream is a list of steps that is drawn from its seed before it runs, so a part of it is a stream too: one that
-differs is shrunk, and what is left is printed."""
+A stream is a list of steps that is drawn from its seed before it runs, so a part of it is a stream too: a stream that
+differs is shrunk, and the rest is printed."""
 
 import argparse
 import collections
@@ -26,7 +26,7 @@ SHOWN = 10  # streams that differ
 
 
 class Step(NamedTuple):
-    """`draw` in [0, 1) chooses among what there is when the step runs: a node, a lock, a slot."""
+    """`draw` in [0, 1) chooses a node, a lock or a slot of those that exist when the step runs."""
 
     kind: str
     draw: float = 0.0
@@ -264,7 +264,7 @@ class Stream:
 
 def difference_of(library: c.Library, core: str, shape: Shape, steps: list[Step],
                   counts: collections.Counter[str]) -> str | None:
-    """What differs when these steps run on two new trees."""
+    """The difference between two new trees that run these steps."""
     stream = Stream(shape, SglangTree(shape, core), StateportTree(library, shape, PoolPinned))
     try:
         stream.run(steps)

@@ -42,7 +42,7 @@ def tokens_of(shape: str, prompt: int) -> list[int]:
 
 
 class Row(NamedTuple):
-    """What an insert takes: KV indices of the whole prompt, and a slot."""
+    """Arguments of an insert: KV indices of the whole prompt, and a slot."""
 
     kv: Any
     slot: Any
@@ -55,7 +55,7 @@ class Sglang:
         self.tree = SglangTree(shape, core, record=False)
         SglangTree.pools.clear()  # the next one gets its own
         self.cache = self.tree.cache
-        for pool in (self.tree.kv, self.tree.slots):  # what the pools do with freed indices is not the tree's time
+        for pool in (self.tree.kv, self.tree.slots):  # the time of pools is not the tree's
             for name in [n for n in dir(pool) if n in ("free", "free_segment", "free_full_segment", "free_segments")]:
                 setattr(pool, name, lambda *_, **__: None)
 
@@ -167,7 +167,7 @@ class Timed:
         return answer
 
     def sample(self, number: int, prompt: int) -> tuple[Any, ...]:
-        """One of each. Returns what all engines must agree on."""
+        """One of each. Returns the results on which all engines must agree."""
         engine = self.engine
         found = self.timed("match", engine.match, self.keys[prompt])
         hit = engine.hit(found)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table: compare.py FOLDER. Exit code 1 if an engine with stateport answers otherwise than the cold one, or does
-not reuse what it must."""
+not reuse the tokens that it must."""
 import json
 import math
 import pathlib

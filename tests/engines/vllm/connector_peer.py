@@ -209,7 +209,7 @@ def check_life(transfer: dict[str, Any]) -> None:
 
 
 def check_statistics(transfer: dict[str, Any]) -> Any:
-    """What a scheduler counts goes to another process as plain data, and is added up there. Answers that data."""
+    """Statistics of a scheduler go to another process as plain data and are added up there. Returns that data."""
     engine = Engine(transfer)
     engine.serve("a", 1)
     engine.serve("b", 8)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny models of random weights, written as checkpoints: models.py FOLDER NAME. Weights are large enough for a wrong
-state to change what is sampled; sizes are those that vLLM's kernels for CPUs take."""
+state to change the sampled tokens; sizes are those that vLLM's kernels for CPUs take."""
 import sys
 from typing import Any
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests of the test: scenario.py FOLDER MODEL writes the jobs of four engines.
 
-    cold    plain vLLM that computes every prompt; its chunks end where those of stateport's engines end. Only what
-            another request decoded is not computed again: its own cache has it, told to keep a state of every block
+    cold    plain vLLM that computes every prompt; its chunks end where those of stateport's engines end. Only tokens
+            that another request decoded are not computed again: vLLM's own cache has them, because it keeps a state of
+            every block
     plain   vLLM as it is started usually: a prompt is one chunk
     first   the same with stateport, which forgets vLLM's own cache before most of the prompts
     second  a new process over the files of the first"""
@@ -49,7 +50,7 @@ def calls() -> list[dict[str, Any]]:
 
 
 def alone(all_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same requests, each by itself and computed anew, but for what another one decoded."""
+    """The same requests, each by itself and computed anew, but for tokens that another one decoded."""
     return [{"reset": not request["after"], "output_tokens": call["output_tokens"], "requests": [request]}
             for call in all_calls for request in call["requests"]]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine: serve.py JOB.json. It serves the job's requests, one call of vLLM after the other, and writes what came
-out of each: tokens, their log-probabilities, reused tokens, those of them that stateport restored, by tier, and how
-long it took. A call may wait for a file (wait_for) that another engine made (tell)."""
+"""One engine: serve.py JOB.json. It serves the job's requests, one call of vLLM after the other, and writes the results
+of each: tokens, their log-probabilities, reused tokens, those of them that stateport restored, by tier, and how long it
+took. A call may wait for a file (wait_for) that another engine made (tell)."""
 import json
 import pathlib
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 
-SIGNAL_S_MAX, WRITES_S = 600, 2  # WRITES_S: what a call left is written to a shared store until then
+SIGNAL_S_MAX, WRITES_S = 600, 2  # WRITES_S: time in which the states of a call are written to a shared store
 OURS = "vllm:stateport_"
 RESTORED = OURS + "hit_tokens"
 

@@ -18,7 +18,7 @@ def main() -> None:
         (folder / "address.part").rename(folder / "address")
         while not (folder / "store.stop").exists() and os.getppid() == starter:
             time.sleep(0.02)
-        master.kill()  # the lender's memory is there to the end, and nobody knows what lies where
+        master.kill()  # the lender's memory lives on, but its directory is lost
         (folder / "store.stopped").touch()
         lender.close()
 

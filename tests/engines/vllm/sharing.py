@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two engines that share a Mooncake Store, both running: sharing.py jobs FOLDER MODEL writes what they do, and
-sharing.py compare FOLDER prints the table. Exit code 1: an engine answers otherwise than the cold one, or does not find
-what the other one computed.
+"""Two engines that share a Mooncake Store, both running: sharing.py jobs FOLDER MODEL writes their jobs, and sharing.py
+compare FOLDER prints the table. Exit code 1: an engine answers otherwise than the cold one, or does not find the states
+that the other one computed.
 
-    one    computes two prompts; when two has done its part, it asks for what two computed; then the store ends
-    two    begins when one is done: its first request is a prompt that one has computed
-    cold   plain vLLM, which computes all of that by itself"""
+    one    computes two prompts; when two has done its part, it asks for the prompts that two computed; then the store
+    ends two    begins when one is done: its first request is a prompt that one has computed cold   plain vLLM, which
+    computes all of that by itself"""
 import json
 import pathlib
 import random

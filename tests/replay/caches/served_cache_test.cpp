@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every index, served one prompt at a time.
+// Rules of every index, served one prompt at a time.
 #include "caches/served_cache.hpp"
 
 #include <stateport/core/model/error.hpp>

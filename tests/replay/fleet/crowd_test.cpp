@@ -96,7 +96,7 @@ TEST_CASE("copies share what conversations share, and nothing else") {
   std::set<std::uint64_t> names(crowd.conversations.begin(), crowd.conversations.end());
   const std::set<std::uint64_t> before(conversations.of.begin(), conversations.of.end());
   CHECK(names.size() == 3 * before.size());
-  // Own blocks of a copy are its own: so many different blocks there are.
+  // Each copy has blocks of its own, but for the shared ones: counts the different blocks.
   std::set<BlockIdentity> shared;
   std::set<BlockIdentity> all;
   for (std::size_t i = 0; i < workload.size(); ++i) {

@@ -73,7 +73,7 @@ void check_conservation(const Workload& workload, const FleetCounts& counts) {
   CHECK((failed ? of(counts, Medium::device) <= device : of(counts, Medium::device) == device));
 }
 
-/// What a replay without simulated time comes to.
+/// Totals of a replay without simulated time.
 struct Replayed {
   ReplayCounts counts;
   CacheCounts cache;

@@ -139,7 +139,7 @@ TEST_CASE("a sample has its part of the nodes and of the remote store") {
   CHECK(fleet_options(question, crowd, Route::prefix).node.cache.events);
 }
 
-// What samples underestimate takes its part of the seeds.
+// Samples underestimate the error now and then, so not every seed covers the value.
 TEST_CASE("the error of samples covers the whole fleet with most seeds") {
   constexpr double t = 2.57;  // the 97.5 % quantile of Student's distribution with 5 degrees of freedom
   const Workload workload = made_up(WorkloadKind::chat, 600, 3);

@@ -42,7 +42,7 @@ TEST_CASE("distinct blocks are counted by prefix, not by identity alone") {
 TEST_CASE("the last turns are those whose blocks no later prompt can continue") {
   Workload workload(10);
   workload.add({.input_tokens = 15}, Blocks{1});     // continued by the third
-  workload.add({.input_tokens = 25}, Blocks{2, 1});  // nobody begins with 2, 1
+  workload.add({.input_tokens = 25}, Blocks{2, 1});  // no other request begins with 2, 1
   workload.add({.input_tokens = 31}, Blocks{1, 3, 4});
   workload.add({.input_tokens = 31}, Blocks{1, 3, 4});  // the same again, which uses the third's end
   workload.add({.input_tokens = 30}, Blocks{1, 3, 4});  // needs a token of the last block: does not use the fourth's
