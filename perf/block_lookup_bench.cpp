@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// B1: what does looking a prompt up in the block cache cost beyond hashing it? Peer in the same run: a loop that hashes
+// B1: the cost of looking a prompt up in the block cache, beyond hashing it. Peer in the same run: a loop that hashes
 // the same bytes with the same function and looks the key up in a flat map.
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>

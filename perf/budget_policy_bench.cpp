@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does an eviction from a prefix tree cost under one byte budget, and what a whole request? The learned hazard
-// index beside the policies that learn nothing.
+// The cost of an eviction from a prefix tree under one byte budget, and of a whole request: the learned hazard index
+// beside the policies that learn nothing.
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "comparison.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Is taking over the states of accepted drafts as fast as memcpy by as many threads, each state and tensor a chunk? And
-// what does a batch cost of which nearly no request takes one? On a GPU: gpu_step_bench.
+// the cost of a batch in which hardly any request takes one. On a GPU: gpu_step_bench.
 #include <stateport/backends/transfer.hpp>
 
 #include "commit_workload.hpp"

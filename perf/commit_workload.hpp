@@ -34,7 +34,7 @@ class CommitWorkload {
   [[nodiscard]] const StateStore& live() const { return live_; }
   /// One for each tensor of the live store.
   [[nodiscard]] const std::vector<StepScratch>& scratch() const { return scratch_; }
-  /// What is copied, a chunk for each tensor of each request that takes something.
+  /// The copies: a chunk for each tensor of each request that takes a state.
   [[nodiscard]] std::vector<Chunk> chunks() const;
   /// Read and written.
   [[nodiscard]] double moved_bytes() const;
@@ -44,7 +44,7 @@ class CommitWorkload {
 
   Size size_;
   DeviceResource resource_;
-  StateStore states_;  ///< scratch memory: a slot holds what one request's drafts leave
+  StateStore states_;  ///< scratch memory: a slot holds the states of one request's drafts
   StateStore live_;
   std::vector<StepScratch> scratch_;
   StepCommitter committer_;

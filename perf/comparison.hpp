@@ -28,9 +28,9 @@ struct Timing {
   double p90_ns = 0;
 };
 
-/// Timings of all contenders, taken in one process and interleaved: A B C A' B C A …, so that what disturbs the machine
-/// disturbs them alike. The first contender ("ours") runs twice a round; the difference between its two series is the
-/// spread that any ratio must exceed to mean something.
+/// Timings of all contenders, taken in one process and interleaved: A B C A' B C A …, so that a disturbance of the
+/// machine affects them alike. The first contender ("ours") runs twice a round; the difference between its two series
+/// is the spread that any ratio must exceed to mean something.
 struct Comparison {
   std::vector<std::string> names;
   std::vector<Timing> timings;

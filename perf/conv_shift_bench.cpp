@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does the in-place shift of conv windows cost, as the align modes do it after a step with drafts? Peer in the
-// same run and over the same slots, on the same threads: memmove, once per window (sd) or once per channel (ds).
+// The cost of the in-place shift of conv windows that the align modes do after a step with drafts. Peer in the same run
+// and over the same slots, on the same threads: memmove, once per window (sd) or once per channel (ds).
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
@@ -52,7 +52,7 @@ class Workload {
       shift_one(tensors[index % tensors.size()].slot_data(SlotId{slot}));
     });
   }
-  /// Shifts one round's slots and says whether the windows are what memmove makes of the same bytes.
+  /// Shifts one round's slots. Returns whether the windows equal those that memmove makes of the same bytes.
   [[nodiscard]] bool shifts_exactly() {
     const StateTensorView& tensor = store_.tensors()[7];
     std::byte* const data = tensor.slot_data(SlotId{slots_[first(0)]});

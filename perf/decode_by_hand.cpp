@@ -23,7 +23,7 @@ void expect(bool ok) {
   if (!ok) std::abort();
 }
 
-/// What a pass needs of a row.
+/// Arguments of a pass for one row.
 struct Row {
   std::int64_t start = 0;
   std::int32_t tokens = 0;

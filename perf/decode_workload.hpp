@@ -14,7 +14,7 @@ namespace stateport::perf {
 enum class DecodeCache : std::uint8_t { hash_slots, tree_slots, hash_columns };
 
 /// R1's workload: requests that all decode, one batch a step. With drafts a row keeps between one and all of its
-/// tokens. Each lives for so many steps; then others take their place.
+/// tokens. Each lives for `steps` steps; then others take their place.
 struct DecodeShape {
   static constexpr std::int32_t requests = 256;
   static constexpr std::int32_t block_size = 256;  ///< of KV, and of checkpoints while decoding
@@ -25,7 +25,7 @@ struct DecodeShape {
   std::int32_t drafts = 0;
   BlockHashKind hash = BlockHashKind::sha256;
 
-  /// What make_request_cache() is given, and whoever does the same by hand keeps to.
+  /// The options of make_request_cache(). The peer that decodes by hand follows them, too.
   [[nodiscard]] RequestCacheOptions options() const;
   /// Tokens that row `i` keeps in each step.
   [[nodiscard]] std::int32_t kept(std::int32_t i) const noexcept { return drafts > 0 ? 1 + i % (1 + drafts) : 1; }
@@ -41,7 +41,7 @@ class DecodeWorkload {
 
   /// Ends the requests that run, and runs the prompts of others.
   virtual void start() = 0;
-  /// One decode step of all of them: what is to be done before the pass, and what after it.
+  /// One decode step of all of them: the work before the pass and after it.
   virtual void step() = 0;
 
  protected:

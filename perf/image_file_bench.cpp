@@ -56,7 +56,7 @@ class Memory {
   std::size_t size_;
 };
 
-/// The peer: what anybody would write who wants the file to survive a crash.
+/// The peer: a plain program whose file survives a crash.
 class PlainFile {
  public:
   explicit PlainFile(const std::string& folder) {

@@ -25,7 +25,7 @@
 
 namespace stateport::perf {
 
-/// What the counter watches for.
+/// The counter counts the instructions of this function.
 [[gnu::noinline]] void counted(const std::function<void()>& body) {
   body();
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// G10: what does a call cost the thread that makes it? Against a bare launch of a kernel without work that takes as
+// G10: the cost of a call for the thread that makes it, against a bare launch of a kernel without work that takes as
 // many bytes of arguments. The source of three programs: gpu_launch_cost_bench, where a call only enqueues;
 // launch_cost_bench, where the call of an OpenMP build also runs, on states so small that their bytes do not count; and
-// stub_launch_cost_bench, the launches of GPUs run by host threads: what a plan costs beside Kokkos' own launch, on any
-// machine. What the last one says of plans on the device and of steps is not the host's: their kernels look for work.
+// stub_launch_cost_bench, the launches of GPUs run by host threads: the cost of a plan beside Kokkos' own launch, on
+// any machine. Its figures for plans on the device and for steps are not the host's cost alone: their kernels look for
+// work.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the way through MooncakeStore leaves of the speed of Mooncake's own client: put and get of an object
-over loopback TCP, from and to registered memory, and 1,000 questions in one batch. Goal of put and get: 0.9.
+"""The speed of MooncakeStore as a share of Mooncake's own client: put and get of an object over loopback TCP, from and
+to registered memory, and 1,000 questions in one batch. Goal of put and get: 0.9.
 
     python perf/mooncake_overhead.py [--rounds 31] [--mib 64]   # with stateport and Mooncake installed
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does the prefix tree cost beside the bare loops that it cannot do without?
+// The cost of the prefix tree beside the bare loops that any such tree needs.
 //   B2 match of a cached prompt of 32k tokens, page 16, in 8 edges against memcmp of the same tokens, and as 2,048
-//      one-page nodes against a chain of flat-map finds; both in small and in large trees; how it grows from small to
-//      large trees, and how what no match can do without grows. Prompts were matched before unless it says that they
-//      were not
+// one-page nodes against a chain of flat-map finds; both in small and in large trees; its growth from small to large
+// trees, and that of the least work of any match (Lines). Prompts were matched before, unless a row says that they were
+// not
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
 //      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
 //   R2 the same by the learned hazard index against least recent use, where each node has a state
@@ -116,9 +116,9 @@ struct Chains {
   std::uint32_t nodes = 0;
 };
 
-/// What no match can do without whose nodes have a cache line each: it finds the first node by its page, and of each
-/// node reads the line, stores a tick, compares the tokens with the prompt's and copies the KV indices. As if the first
-/// node told where all others are, and with no other work.
+/// The least work of a match over nodes of one cache line each. It finds the first node by its page. Of each node it
+/// reads the line, stores a tick, compares the tokens with the prompt's and copies the KV indices. It is given the
+/// places of all nodes behind the first.
 struct Lines {
   explicit Lines(const std::vector<Key>& prompts)
       : count(prompts.size()), pages(prompts.front().size() / page), nodes(count * pages), kv(count * pages) {
@@ -229,7 +229,7 @@ double second_time_ns(const Contender& contender, int round) {
 }
 
 /// Prompts of `range(0)` one-page nodes that were matched before, in a tree of 10^6 nodes against one of 1,000 or of
-/// one prompt; and the same of what no match can do without.
+/// one prompt; and the same for the least work of a match (Lines).
 void match_growth(benchmark::State& state) {
   const auto pages = static_cast<std::size_t>(state.range(0));
   Prompts large(many / pages, pages * page, pages);
@@ -331,9 +331,10 @@ struct Leaves {
   asm volatile(".rept 50\n nop\n .endr");
 }
 
-/// Against a list of bare 8-byte links, and one whose links lie in nodes of one cache line as a tree's would. What one
-/// touch a call costs beyond that is not misses but that fewer of them overlap: a core looks only so many instructions
-/// ahead. The list of nodes with no-ops between its steps shows it. Touches of many nodes a call are fetched ahead.
+/// Against a list of bare 8-byte links, and one whose links lie in nodes of one cache line as a tree's would. One touch
+/// a call costs more than that, not because of further misses, but because fewer of them overlap: a core looks only a
+/// limited number of instructions ahead. The list of nodes with no-ops between its steps shows it. Touches of many
+/// nodes a call are fetched ahead.
 void use(benchmark::State& state) {
   Leaves leaves(many);
   BareList<8> list(leaves.order);

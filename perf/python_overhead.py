@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python package adds to the library: row P1, a match of 32k tokens and a decode step of 256 requests.
+"""The cost of the Python package beyond the library: row P1, a match of 32k tokens and a decode step of 256 requests.
 
     python perf/python_overhead.py [--rounds 31]   # with the package installed
 
-Each question runs in turn: the bare C function with everything prepared (what C++ takes, and one foreign call, whose
+Each question runs in turn: the bare C function with everything prepared (the time of C++ and of one foreign call, whose
 cost is measured, too), the package, and the bare function again for the spread. Medians of rounds, p10 and p90."""
 import argparse
 import ctypes

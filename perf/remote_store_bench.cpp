@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the way through a RemoteStore adds to the copy of an object's bytes: one object of 64 MiB in process, against
-// memcpy into memory that is new each time (put) or warm (get); and 1,000 questions in one batch.
+// The cost of a RemoteStore beyond the copy of an object's bytes: one object of 64 MiB in process, against memcpy into
+// memory that is new each time (put) or warm (get); and 1,000 questions in one batch.
 #include <stateport/tiers/in_process_store.hpp>
 
 #include "comparison.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// R1: what does a decode step of 256 requests cost a scheduler: RequestCache::plan and commit, without events, against
-// the calls of the classes below it by hand? Blocks of 256 tokens; one group of 48 tensors counts as one, since a plan
+// R1: the cost of a decode step of 256 requests for a scheduler: RequestCache::plan and commit, without events, against
+// the calls of the classes below it by hand. Blocks of 256 tokens; one group of 48 tensors counts as one, since a plan
 // names slots. A time is the mean of a step over the life of the requests, in which each passes one to six blocks.
 // Limits: 10 µs in slots, 25 µs in columns with drafts. A step must not allocate.
 #include <stateport/core/serve/request_cache.hpp>
@@ -19,7 +19,7 @@
 namespace stateport::perf {
 namespace {
 
-/// A scheduler is one thread: what other programs take of the machine is not its time.
+/// A scheduler is one thread: time that other programs take of the machine is not its own.
 double cpu_time_ns(const Contender& contender, int round) {
   const std::clock_t start = std::clock();
   contender.run(round);

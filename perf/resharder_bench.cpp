@@ -76,7 +76,7 @@ class Workload {
       std::memcpy(chunk.dst, chunk.src, chunk.bytes);
     });
   }
-  /// Whether what went to the destinations and back is what it was.
+  /// Whether the bytes are unchanged after a copy to the destinations and back.
   [[nodiscard]] bool moves_exactly() {
     std::vector<std::vector<std::byte>> before;
     for_each_source([&](std::byte* data, std::size_t bytes) {

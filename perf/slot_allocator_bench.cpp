@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does an eviction cost at 10⁶ blocks? Peer in the same run: a bare flat map of as many entries, erase one and
-// insert one. And: what does a request's bookkeeping cost per block of its prompt, hashing apart?
+// The cost of an eviction at 10⁶ blocks. Peer in the same run: a bare flat map of as many entries, erase one and insert
+// one. And the cost of a request's bookkeeping per block of its prompt, without hashing.
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include <stateport/core/pool/block_pool.hpp>

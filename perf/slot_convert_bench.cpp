@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Does a copy that converts fp32 to bf16 on the way run at the speed of the memory? Peer in the same run and over the
 // same slots, on the same threads: a plain loop over each chunk; limit: a copy of as many bytes that converts nothing.
-// What does a checkpoint in blocks of int8 cost, to make and to restore? Peers: a plain loop, and a memcpy of the fp32
-// bytes, which is what a checkpoint that is not quantised costs.
+// And the cost of a checkpoint in blocks of int8, to make and to restore. Peers: a plain loop, and a memcpy of the fp32
+// bytes, the cost of a checkpoint that is not quantised.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
@@ -53,7 +53,7 @@ class Workload {
       convert_one(source(tensor, slot), destination(tensor, slot));
     });
   }
-  /// Poisons a round's destinations, converts, and says whether every element is what the plain loop makes of it.
+  /// Poisons a round's destinations and converts. Returns whether every element equals that of the plain loop.
   [[nodiscard]] bool converts_exactly() {
     const SlotId slot{plan(0)[1].src_slot};
     std::vector<std::uint16_t> expected(elements);

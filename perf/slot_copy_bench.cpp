@@ -24,7 +24,7 @@ namespace {
 
 using Space = Kokkos::DefaultExecutionSpace;
 
-/// Each thread copies its share of the chunks, in order: what a careful engine writes by hand.
+/// Each thread copies its share of the chunks, in order, as a careful engine would by hand.
 void memcpy_per_chunk(const std::vector<Chunk>& chunks) {
   Kokkos::parallel_for("memcpy_per_chunk", Kokkos::RangePolicy<Space>(0, static_cast<int>(chunks.size())), [&](int i) {
     const Chunk& chunk = chunks[static_cast<std::size_t>(i)];

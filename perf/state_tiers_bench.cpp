@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// T1, T3: do images move between the device and host memory at the speed of one large copy, and what does a look-up
-// cost? T1's peer in the same run: one memcpy of as many bytes on the same threads. A round is a whole plan with its
+// T1, T3: the speed of images between the device and host memory as a share of one large copy, and the cost of a
+// look-up. T1's peer in the same run: one memcpy of as many bytes on the same threads. A round is a whole plan with its
 // bookkeeping and its answers; rounds rotate over slots and images.
 #include <stateport/tiers/state_tiers.hpp>
 

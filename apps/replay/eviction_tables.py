@@ -63,7 +63,7 @@ def table(head, rows):
 
 
 def heads(columns, unit):
-    """chat 64 GiB | 256 | …: what is the same as before is not said again."""
+    """chat 64 GiB | 256 | …: a name or unit that repeats is left out."""
     return ["", *(f"{name} {sizes[0]}{unit}" if i == 0 else str(size)
                   for name, _, sizes in columns for i, size in enumerate(sizes))]
 
@@ -104,7 +104,7 @@ def cell_table(replay):
 
 
 def small_state_table(replay):
-    """What sampling loses where states are small."""
+    """Hit rates with and without sampling, where states are small."""
     columns = [*budget_columns(replay.traces), *((name, name, [8, 24]) for name in GENERATED)]
     swept = [(sizes, replay.swept(workload, sizes, "--model", "nemotron-h-8b-base")) for _, workload, sizes in columns]
     rows = [[f"`{policy}`", *(f"{found[policy, gib]:.2f}" for sizes, found in swept for gib in sizes)]

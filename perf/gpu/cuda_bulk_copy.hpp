@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(32)
       const RoofTile tile = tiles[blockIdx.x + n * gridDim.x];
       const std::uint32_t stage = shared_address(shared + n % stages * stage_bytes);
       const std::uint32_t barrier = shared_address(&filled[n % stages]);
-      // What the stage held must have been read by the store of `stages` tiles ago, the youngest one that there is.
+      // The stage is free once the store of `stages` tiles ago, the youngest that can be waited for, has read it.
       if (n >= stages) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
       asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(tile.words * 16) : "memory");
       asm volatile(

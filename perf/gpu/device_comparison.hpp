@@ -39,7 +39,7 @@ template <class T>
 /// `layers` layers of a 2 MiB recurrent and an 80 KiB conv tensor; 24: 48 tensors.
 [[nodiscard]] StateSpec layers_of_two_tensors(std::int32_t layers = 24);
 
-/// Contiguous ranges of `bytes`, copied by one call: what limits every copy.
+/// Contiguous ranges of `bytes`, copied by one call: the limit of every copy.
 class ContiguousCopy {
  public:
   explicit ContiguousCopy(std::size_t bytes);
@@ -60,7 +60,7 @@ class ContiguousCopy {
   std::optional<RoundChecks> checks_;
 };
 
-/// Times runs on the device, after what `before` enqueues, and remembers what went wrong in them.
+/// Times runs on the device, after the work of `before`, and remembers their errors.
 class DeviceTimer {
  public:
   using Before = std::function<void(int round)>;
@@ -82,12 +82,12 @@ class DeviceTimer {
   std::map<std::string, int> host_in_time_;
 };
 
-/// Compares ways to write what `checks` say, and the two limits, one large memcpy and the kernel over one contiguous
-/// range. limit_ns: what `bytes` take at the speed of the faster one; excess_ns: ours beyond it.
+/// Compares ways to write the ranges of `checks`, and two limits: one large memcpy, and the kernel over one contiguous
+/// range. limit_ns: the time of `bytes` at the speed of the faster limit; excess_ns: our time beyond it.
 void report_limited(benchmark::State& state, const Stream& stream, std::vector<Contender> contenders, double bytes,
                     RoundChecks& checks, ContiguousCopy& limit, const DeviceTimer::Before& before = {});
 
-/// Compares what takes no bytes with an empty kernel. excess_ns: ours beyond it.
+/// Compares a call that moves no bytes with an empty kernel. excess_ns: our time beyond it.
 void report_beside_empty(benchmark::State& state, const Stream& stream, const std::function<void()>& ours,
                          const std::function<void()>& empty);
 

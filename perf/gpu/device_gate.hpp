@@ -3,7 +3,7 @@
 
 #include "vendor_calls.hpp"
 
-/// What holds a stream back until the host has enqueued everything; for CUDA and HIP.
+/// A gate that holds a stream back until the host has enqueued everything; for CUDA and HIP.
 namespace stateport::perf {
 
 enum Gate : int { closed, open, forced };

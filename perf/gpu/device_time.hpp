@@ -15,8 +15,8 @@ struct DeviceTime {
   bool host_in_time = false;
 };
 
-/// Time of what `enqueue` puts on the stream, between two of the device's events; waits for it. All of it lies behind a
-/// kernel that ends when `enqueue` has returned: what the host takes is not counted, however many operations it
+/// Time of the work that `enqueue` puts on the stream, between two of the device's events; waits for it. The work lies
+/// behind a kernel that ends when `enqueue` has returned, so the host's time is not counted, however many operations it
 /// enqueues. `enqueue` must not wait for the stream.
 [[nodiscard]] DeviceTime device_time(const Stream& stream, const std::function<void()>& enqueue);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // G1, G2, G4 to G7: do the copy kernels of a GPU run at the speed of its memory? Peers in the same run and over the
 // same chunks: a loop of async memcpy, the batched call, CUB, and a twin of the kernel without Kokkos (peers.hpp).
-// Limit: the faster of one large memcpy and the kernel over one contiguous range. What steps cost beside bytes:
-// gpu_step_bench.
+// Limit: the faster of one large memcpy and the kernel over one contiguous range. For the cost of steps beside bytes
+// see gpu_step_bench.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
@@ -46,7 +46,7 @@ std::vector<std::vector<WrittenRange>> slots_in_rounds(const StateStore& written
   return rounds;
 }
 
-/// Writes to every slot and tensor of `to` what `make` makes of the same slot and tensor of `from`, on the host.
+/// Passes each slot and tensor of `from` through `make` on the host and writes the result to the same place of `to`.
 void fill_from(const StateStore& from, const StateStore& to,
                const std::function<void(std::span<const std::byte>, std::span<std::byte>)>& make) {
   const Stream stream = Stream::default_stream();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How near does any shape of copy kernel come to what the memory can do, and the library's? The chunks of G1 and G2,
-// from cold caches, in device time, every byte compared. It has no goal: what it finds belongs into the kernels.
+// How near do shapes of copy kernels, and the library's, come to the speed of the memory? The chunks of G1 and G2, from
+// cold caches, in device time, every byte compared. It has no goal: a faster shape should go into the kernels.
 #include <stateport/backends/stream.hpp>
 
 #include "comparison.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// G3, G9: what do the launches of a step cost a GPU beside the bytes that they move? Steps without work against an
-// empty kernel, steps in which one row of fifty has work, align steps at whose boundaries states are copied, and
-// commits of accepted drafts. Peers and limits as in gpu_copy_bench.
+// G3, G9: the cost of a step's launches on a GPU, beside the bytes that they move. Steps without work against an empty
+// kernel, steps in which one row of fifty has work, align steps at whose boundaries states are copied, and commits of
+// accepted drafts. Peers and limits as in gpu_copy_bench.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
@@ -89,7 +89,7 @@ class AlignSteps {
                                .scheduled = scheduled_.as<std::int32_t>(),
                                .rows = requests_});
   }
-  /// What a step that crosses copies.
+  /// The copies of a step that crosses a boundary.
   [[nodiscard]] std::vector<Chunk> chunks(int round) const {
     std::vector<Chunk> result;
     for (std::size_t row = 0; row < static_cast<std::size_t>(requests_); ++row) {

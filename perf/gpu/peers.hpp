@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-/// What the kernels of this library are compared with: other ways to move the same bytes. One source for each vendor.
+/// Peers of this library's kernels: other ways to move the same bytes. One source for each vendor.
 namespace stateport::perf {
 
 /// Two ranges of `words` times 16 bytes, on the device or in pinned memory.

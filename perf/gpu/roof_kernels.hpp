@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-/// Shapes of copy kernels, to find the one that comes nearest to what a GPU's memory can do: threads of a block,
+/// Shapes of copy kernels, to find the one that comes nearest to the speed of a GPU's memory: threads of a block,
 /// 16-byte loads before the first store, blocks on a multiprocessor, bytes of a tile, hints to the caches, and (CUDA
 /// from sm_90 on) the engine that copies in bulk through shared memory. For CUDA and HIP.
 namespace stateport::perf {

@@ -17,19 +17,19 @@ namespace stateport::perf {
 /// One range of memory that a timed run writes. Starts and sizes are multiples of 16 bytes.
 struct WrittenRange {
   std::byte* dst = nullptr;
-  const std::byte* expected = nullptr;  ///< what it must hold after the run
+  const std::byte* expected = nullptr;  ///< content that it must have after the run
   std::size_t bytes = 0;
-  const std::byte* before = nullptr;  ///< what it must hold before the run; nullptr: poison
+  const std::byte* before = nullptr;  ///< content that it must have before the run; nullptr: poison
 };
 
-/// What the runs of each round write. Compared on the device, so that it can be done after every timed run.
+/// The ranges that the runs of each round write. Compared on the device, so that every timed run can be checked.
 class RoundChecks {
  public:
   explicit RoundChecks(std::vector<std::vector<WrittenRange>> rounds);
   RoundChecks(const RoundChecks&) = delete;
   RoundChecks& operator=(const RoundChecks&) = delete;
 
-  /// Enqueues what brings the round's ranges to their state before a run.
+  /// Enqueues the work that brings the round's ranges to their state before a run.
   void prepare(const Stream& stream, int round) const;
   /// Says whether every byte of the round's ranges is as expected; waits for the stream.
   [[nodiscard]] bool hold(const Stream& stream, int round);
@@ -53,8 +53,8 @@ class RoundChecks {
 [[nodiscard]] std::vector<WrittenRange> slot_ranges(const StateStore& written, const StateStore& expected,
                                                     const StateStore* before, std::int32_t first, std::int32_t slots);
 
-/// Drives everything out of the device's caches by reading memory that nothing else touches: what is read leaves no
-/// lines behind that a timed run would have to write back.
+/// Drives everything out of the device's caches by reading memory that nothing else touches: reads leave no lines
+/// behind that a timed run would have to write back.
 class CacheSweep {
  public:
   /// `bytes`: a multiple of 16, four times the last-level cache or more.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of what torch_copy_bench does without torch: the comparison, what it skips, and its JSON."""
+"""Tests of the parts of torch_copy_bench that need no torch: the comparison, skipped rows, and its JSON."""
 import contextlib
 import io
 import itertools
@@ -18,7 +18,7 @@ import rows  # noqa: E402
 
 
 class Log:
-    """Contenders whose runs take the times that they are given, and what was called in which order."""
+    """Contenders whose runs take given times, and the order of their calls."""
 
     def __init__(self):
         self.calls = []

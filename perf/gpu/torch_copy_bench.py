@@ -99,7 +99,7 @@ class Suite:
         return measured if self._device.name == "cuda" else 2
 
     def _limited(self, make):
-        """Counters of a workload and of the limits: what its bytes take at the speed of one contiguous copy."""
+        """Counters of a workload and of the limits: the time of its bytes at the speed of one contiguous copy."""
         with closing(self._workloads.ContiguousCopy(self._library, self._device, self._size["limit_bytes"])) as limit, \
                 closing(make()) as workload:
             counters = comparison.compare([*workload.contenders(), *limit.contenders()], self._rounds(ROUNDS),

@@ -8,7 +8,7 @@ import torch
 
 class Gpu:
     """Work goes to a stream of its own. A run is enqueued behind a kernel that waits, so that the device has all of it
-    before it begins: what Python takes to call a contender is not counted, whoever's call it is."""
+    before it begins: the time of the Python calls is not counted, for any contender."""
 
     name = "cuda"  # torch's word, for HIP too
     waiting_cycles = 10_000_000  # some 5 ms; 96 launches of torch are enqueued in less
@@ -32,7 +32,7 @@ class Gpu:
     def free_bytes(self):
         gc.collect()
         torch.cuda.empty_cache()
-        return int(0.85 * torch.cuda.mem_get_info()[0])  # the rest: room for what comparing and torch's indexing need
+        return int(0.85 * torch.cuda.mem_get_info()[0])  # the rest: room to compare and to index
 
     def time_ns(self, run):
         self._swept.amax()  # reading leaves no lines in the caches that the run would have to write back
@@ -45,7 +45,7 @@ class Gpu:
         return self._begin.elapsed_time(self._end) * 1e6
 
     def graph(self, enqueue):
-        """Returns a function that replays what `enqueue` enqueues."""
+        """Returns a function that replays the work of `enqueue`."""
         enqueue()
         self.synchronize()
         graph = torch.cuda.CUDAGraph()

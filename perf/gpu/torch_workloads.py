@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch_copy_bench measures. All contenders of a workload work on the same torch tensors: this library through a
-view of their addresses (<stateport.h>), Triton's kernels through tables of them, torch by indexing."""
+"""The workloads of torch_copy_bench. All contenders of a workload work on the same torch tensors: this library through
+a view of their addresses (<stateport.h>), Triton's kernels through tables of them, torch by indexing."""
 import ctypes
 from ctypes import byref
 
@@ -45,7 +45,7 @@ class View:
 
 
 class Tables:
-    """What Triton's kernels read of torch tensors [slots, elements]."""
+    """Facts about torch tensors [slots, elements] that Triton's kernels read."""
 
     def __init__(self, device, tensors):
         def table(values, dtype):

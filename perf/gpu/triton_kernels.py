@@ -84,4 +84,4 @@ def align_step(computed, scheduled, table, row_stride, base, stride, words, BLOC
 
 @triton.jit
 def empty():
-    """What a launch costs by itself."""
+    """The cost of a launch by itself."""

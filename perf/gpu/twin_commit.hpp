@@ -10,7 +10,8 @@
 #include <vector>
 
 /// commit_step as one writes it for CUDA or HIP alone, for states whose elements lie together in scratch memory as in
-/// the live slot: a block for each (tile, tensor, request) looks at the request's step, and copies what that left.
+/// the live slot: a block for each (tile, tensor, request) looks at the request's step, and copies the states that it
+/// left.
 namespace stateport::perf {
 
 struct TwinScratch {

@@ -242,7 +242,7 @@ def gpu_rows():
                   program="gpu_step_bench", peer="twin_ns", limit="limit_ns")
     for layout in ("sd", "ds"):
         for window, shift in ((3, 1), (3, 2), (4, 1), (4, 2), (4, 3), (6, 1), (6, 2), (6, 3)):
-            # One kept token of sd takes less than 30 us: what a launch costs weighs more.
+            # One kept token of sd takes less than 30 us: the cost of a launch weighs more.
             share = 1.0 if layout == "ds" else 0.8 if window - shift == 1 else 0.92
             yield gpu("G4", f"in-place conv shift by {shift}, window {window}, {layout}",
                       f"G4/{layout}/window:{window}/shift:{shift}", limit="limit_ns", limit_share=share)
@@ -252,7 +252,7 @@ def gpu_rows():
                   peer="memcpy_ns", ratio=0.97)
     yield gpu("G9", "commit_step, 256 requests x 48 layers | masked gather and scatter without Kokkos", "G9",
               program="gpu_step_bench", peer="twin_ns", limit="limit_ns", limit_share=0.95)
-    # No goal where the launch is no vendor's: what the numbers are there is said in launch_cost_bench.cpp.
+    # No goal without a vendor's launch: launch_cost_bench.cpp explains the numbers.
     costs = (("plan/1", "a plan of 1 row"), ("plan/16", "a plan of 16 rows"), ("device_plan", "a plan on the device"),
              ("align", "an align step of 16 requests"))
     for name, what in costs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the report: arithmetic of the rows, what is said of programs that are absent, and change against noise."""
+"""Tests of the report: arithmetic of the rows, texts about absent programs, and change against noise."""
 import contextlib
 import io
 import json

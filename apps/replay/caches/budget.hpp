@@ -7,7 +7,7 @@
 
 namespace stateport::replay {
 
-/// One memory for KV and states: what each costs, and how much there is. Bytes count for 64-bit offsets; a block is
+/// One memory for KV and states: the bytes of each, and its size. Bytes count for 64-bit offsets; a block is
 /// `block_size_tokens` tokens of KV over all attention layers. (An engine with separate pools has no Budget: it asks
 /// for counts, see EvictDemand and slots_for_budget.)
 struct Budget {
@@ -19,7 +19,7 @@ struct Budget {
   std::int64_t file_bytes = 0;
   std::int64_t remote_bytes = 0;      ///< of a remote tier that this cache remembers; 0: there is none
   bool write_through = false;         ///< see TierOptions
-  TierSpeeds speeds;                  ///< what decides whether a hit below the device is loaded or computed
+  TierSpeeds speeds;                  ///< speeds that decide whether a hit below the device is loaded or computed
   bool separate_checkpoints = false;  ///< states of running requests are of another type
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }

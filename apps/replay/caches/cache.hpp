@@ -17,9 +17,9 @@
 
 namespace stateport::replay {
 
-/// For a cache under test a block of the workload is a page of so many tokens, whose first two are its identity. What
-/// is left of a prompt behind its full blocks is one token. So all decisions are those for the real tokens, and cost
-/// little.
+/// For a cache under test a block of the workload is a page of `tokens_per_block` tokens, whose first two are its
+/// identity. One token stands for the rest of a prompt behind its full blocks. So all decisions are those for the real
+/// tokens, and cost little.
 inline constexpr std::int32_t tokens_per_block = 4;
 
 /// Tokens of a prompt, as a cache under test sees it.

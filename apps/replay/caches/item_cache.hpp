@@ -64,7 +64,7 @@ class ItemCache final : public ReplayCache {
   CacheCounts counts_;
   AgeHistogram eviction_ages_;
 
-  // What the pass of a request consists of.
+  // The parts of a request's pass.
   std::vector<StateSave> saves_;
   std::vector<SlotCopy> after_;
   SlotCopy restore_;

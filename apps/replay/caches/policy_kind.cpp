@@ -12,7 +12,7 @@
 namespace stateport::replay {
 namespace {
 
-/// What one request leaves at most without `every`: its end, a branch point and three rungs.
+/// The most states that one request leaves without `every`: its end, a branch point and three rungs.
 constexpr std::int64_t states_of_request = 5;
 /// Between two states that are kept where there is room.
 constexpr std::int64_t spare_blocks = 32;
@@ -114,7 +114,8 @@ std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKin
 
 namespace {
 
-/// Blocks that a budget can fill at most, with those of one request. What it computes again it has twice.
+/// The most blocks that a budget can fill, with those of one request. A block that the request computes again exists
+/// twice.
 std::int64_t blocks_max(const Budget& budget, const Workload& workload) {
   const std::int64_t cached = std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes());
   return std::max<std::int64_t>(cached + workload.longest_blocks(), 1);

@@ -38,7 +38,7 @@ inline constexpr std::array all_policies = {PolicyKind::every,    PolicyKind::la
                                             PolicyKind::hix_exact};
 /// Of the index by block hash.
 inline constexpr std::array slots_policies = {PolicyKind::slots_lru, PolicyKind::slots_gdsf, PolicyKind::slots_hix};
-/// Of all but the one that says what sampling costs.
+/// All policies but hix_exact, which shows the cost of sampling.
 inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                                  PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix};
 
@@ -53,13 +53,13 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 /// Whether such a cache has tiers below the device.
 [[nodiscard]] bool has_tiers(PolicyKind policy) noexcept;
 
-/// Whether hints of requests change what such a cache evicts.
+/// Whether hints of requests change the evictions of such a cache.
 [[nodiscard]] bool takes_hints(PolicyKind policy) noexcept;
 
 /// FLOPs of a forward over a prefix, of the models where public configs make them certain; others count tokens.
 [[nodiscard]] ComputeCost compute_cost(std::string_view model);
 
-/// Slots that a budget can fill at most, with what one request adds before it is finished.
+/// The most slots that a budget can fill, with those that one request adds before it is finished.
 [[nodiscard]] std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy);
 
 struct ServedCacheOptions;

@@ -12,8 +12,8 @@
 
 namespace stateport::replay {
 
-/// Every prefix that was ever served and every state that was ever stored: says what a cache that never evicts would
-/// have had, and so why a real one lost it.
+/// Every prefix that was ever served and every state that was ever stored: tells which hits a cache that never evicts
+/// would have had, and so why a real one lost them.
 class PrefixHistory {
  public:
   /// Counts a request of `input_tokens`, of which a prefix of each of 1 … n blocks is named in `prefixes`:

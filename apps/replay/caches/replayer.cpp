@@ -15,7 +15,8 @@ std::int64_t nanoseconds(Clock::duration time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
 }
 
-/// What reading the clock adds to an interval: the median of many empty ones. Up to a tenth of a short request.
+/// The time that reading the clock adds to an interval: the median of many empty ones. Up to a tenth of a short
+/// request.
 std::int64_t clock_read_ns() {
   std::vector<std::int64_t> empty(1001);
   for (std::int64_t& interval : empty) {

@@ -21,7 +21,7 @@
 
 namespace stateport::replay {
 
-/// What a replay counted and timed. Times are of the host, in ns per request that has at least one full block.
+/// Counts and times of a replay. Times are of the host, in ns per request that has at least one full block.
 struct ReplayCounts {
   std::int64_t requests = 0;
   std::int64_t requests_hit = 0;
@@ -61,7 +61,7 @@ class Replayer {
 
   void serve(std::size_t index);
   void count_hit(const Request& request, const Hit& hit);
-  /// What a pass moves and computes.
+  /// Carries out the copies and the forward of a pass.
   void run_pass(const PassPlan& plan, const Hit& hit);
   void note_times(Clock::duration hashing, Clock::duration bookkeeping, std::size_t blocks);
 

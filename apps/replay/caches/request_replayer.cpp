@@ -34,7 +34,7 @@ std::int64_t request_tokens_max(const Workload& workload, std::int32_t drafts) {
   return tokens + slack(drafts);
 }
 
-/// Room for all KV of the workload and of what runs at a time, as far as a KV index can name it.
+/// Room for all KV of the workload and of the requests that run at a time, at most as many as a KV index can name.
 std::int64_t kv_tokens(const Workload& workload, std::int64_t longest) {
   const std::int64_t block = workload.block_size_tokens();
   std::int64_t tokens = requests_at_a_time * (longest + block);
@@ -184,7 +184,7 @@ bool RequestReplayer::start(Serving& serving) {
   return true;
 }
 
-/// What is computed at least once the pass that is not committed is.
+/// Number of tokens that are computed, at least, once the pending pass is committed.
 std::int64_t RequestReplayer::computed_at_least(std::size_t index) const {
   std::int64_t computed = serving_[index].computed;
   for (const Row& row : before_.rows)
@@ -229,7 +229,7 @@ RequestReplayer::Clock::duration RequestReplayer::plan(Pass& pass) {
   return time;
 }
 
-/// Enqueues the pass: what moves before it, and the forward.
+/// Enqueues the pass: the copies before it, and the forward.
 void RequestReplayer::execute(const PassPlan& plan, Pass& pass) {
   for (const GroupPlan& group : plan.groups) count_copies(group.copies);
   mover_.before(plan);
@@ -260,7 +260,7 @@ void RequestReplayer::sample(Row& row, const Serving& serving) {
   passes_.drafts_accepted += kept;
 }
 
-/// What the rows of the pass sampled: kept drafts and one token more.
+/// Names the tokens that the rows of the pass sampled: kept drafts and one token more.
 void RequestReplayer::name_sampled(const Pass& pass) {
   sampled_counts_.clear();
   sampled_.clear();
@@ -272,8 +272,8 @@ void RequestReplayer::name_sampled(const Pass& pass) {
   }
 }
 
-/// Counts what the rows computed and ends the requests that are done; their rows in the pass planned ahead are void.
-/// False: no more requests are wanted.
+/// Counts the tokens that the rows computed and ends the requests that are done; their rows in the pass planned ahead
+/// are void. False: no more requests are wanted.
 bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_going) {
   for (const Row& row : pass.rows) {
     if (!row.runs) continue;
@@ -290,7 +290,8 @@ bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_
   return true;
 }
 
-/// The states at the boundaries after `from` tokens, each in a column of its own. What a chunk jumped over has none.
+/// Checks the states at the boundaries after `from` tokens, each in a column of its own. A boundary that a chunk passed
+/// has none.
 void RequestReplayer::check_published(const Serving& serving, std::int64_t from) {
   const std::int64_t block = workload_.block_size_tokens();
   const std::span<const std::int32_t> columns = cache_->state(serving.request).slots;

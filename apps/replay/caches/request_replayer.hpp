@@ -36,7 +36,7 @@ struct RequestReplayOptions {
   std::int64_t step_tokens_max = 8192;  ///< prefill tokens of a step, over all requests; at least a block
 };
 
-/// What a replay over RequestCache counts beside a ReplayCounts.
+/// Counts of a replay over RequestCache, beside a ReplayCounts.
 struct PassCounts {
   std::int64_t steps = 0;
   std::int64_t drafts_proposed = 0;

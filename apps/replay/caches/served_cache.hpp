@@ -39,10 +39,11 @@ struct ServedCacheOptions {
 /// Throws as ServedCache, but for make_request_cache.
 [[nodiscard]] RequestCacheOptions request_cache_options(const ServedCacheOptions& options);
 
-/// What the tiers of such a cache hold and did, in bytes and tokens of the model. `block_size_tokens`: of the workload.
+/// Content and counters of the tiers of such a cache, in bytes and tokens of the model. `block_size_tokens`: of the
+/// workload.
 [[nodiscard]] std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_t block_size_tokens);
 
-/// What an engine links, with one request at a time: RequestCache by block hash or by tokens.
+/// The cache that an engine links, with one request at a time: RequestCache by block hash or by tokens.
 class ServedCache final : public ReplayCache {
  public:
   /// Throws InvalidArgument: blocks, slots or block_size_tokens < 1, longest_blocks < 0, more blocks than a KV index

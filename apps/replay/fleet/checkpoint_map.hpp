@@ -12,8 +12,8 @@
 
 namespace stateport::replay {
 
-/// What a router knows of the caches of all nodes, by the events that they told: which node has the KV and the state of
-/// which prefix, on its device or in a tier of its own. What is in a remote tier all nodes have, and it is left out.
+/// A router's knowledge of the caches of all nodes, from their events: the nodes that have the KV and the state of a
+/// prefix, on the device or in a tier of their own. Content of a remote tier is left out, because all nodes have it.
 /// Not thread-safe.
 class CheckpointMap {
  public:

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-/// From a workload to what a fleet is asked: more or fewer conversations, whole.
+/// Makes the requests of a fleet from a workload, with more or fewer whole conversations.
 namespace stateport::replay {
 
-/// What belongs together, for every request of a workload.
+/// Groups the requests of a workload by conversation.
 struct Conversations {
   std::vector<std::uint64_t> of;            ///< a name for its conversation
   std::vector<std::int32_t> shared_blocks;  ///< leading blocks that prompts of other conversations have, too
@@ -21,8 +21,9 @@ struct Conversations {
 [[nodiscard]] Conversations find_conversations(const Workload& workload);
 
 struct CrowdOptions {
-  /// The workload so many times at once; a part of a time: so many of its conversations. Each copy has conversations of
-  /// its own, which share with each other what those of the workload share, and begin up to a minute later.
+  /// The number of copies of the workload that run at once; a fraction is a copy with that part of its conversations.
+  /// Each copy has conversations of its own. They share the same prefixes among each other as those of the workload,
+  /// and begin up to a minute later.
   double load = 1;
   double part = 1;         ///< of these, drawn by conversation
   std::uint64_t seed = 1;  ///< of the draw

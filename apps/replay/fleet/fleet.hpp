@@ -27,24 +27,24 @@ struct FleetOptions {
   std::size_t nodes = 1;
   Route route = Route::prefix;
   std::int64_t imbalance_tokens = 65'536;  ///< see make_router()
-  double event_delay_s = 0;                ///< until a router hears of what a cache does
+  double event_delay_s = 0;                ///< time until a router receives an event of a cache
   std::int64_t remote_bytes = 0;           ///< of the store that all share; 0: there is none
   double mean_life_s = 0;                  ///< of a node, exponentially distributed; 0: none fails
   double down_s = 0;                       ///< from a failure to an empty node
   std::uint64_t seed = 1;                  ///< of failures
 };
 
-/// What a fleet did.
+/// Totals of a fleet.
 struct FleetCounts {
   std::int64_t requests = 0;
   std::int64_t requests_hit = 0;
   std::int64_t input_tokens = 0;
-  std::array<std::int64_t, medium_count> hit_tokens = {};  ///< device: up to its own state; what a load added, by
-                                                           ///< the slowest medium that it loaded something from
+  std::array<std::int64_t, medium_count> hit_tokens = {};  ///< device: up to its own state; loaded tokens by
+                                                           ///< the slowest medium of the load
   std::array<std::int64_t, lost_hit_count> lost_hits = {};
   std::int64_t failed_loads = 0;  ///< requests for which something was loaded, and did not arrive
   std::int64_t rerouted_requests = 0;
-  double waited_s = 0;  ///< of all requests, for what was asked and loaded
+  double waited_s = 0;  ///< of all requests, for finds and loads
   double end_s = 0;     ///< the last prompt is computed
   /// Of each request, from its arrival to its prompt's end, in the order in which they ended; and if the same node had
   /// computed all of each prompt, in the order of arrival.
@@ -85,7 +85,7 @@ class Fleet {
     std::uint32_t life = 0;
     CacheEvent event;
   };
-  /// Where a request was sent, and what it is expected to cost there.
+  /// The node of a request, and the tokens that it is expected to compute there.
   struct Sent {
     std::uint32_t node = 0;
     std::int64_t tokens = 0;

@@ -16,11 +16,11 @@ struct FleetEvent {
   std::uint64_t number = 0;  ///< in the order in which they were set
   Kind kind = Kind::node_fails;
   std::uint32_t node = 0;
-  std::uint32_t life = 0;   ///< of the node: what was set before it failed has no meaning after
+  std::uint32_t life = 0;   ///< of the node: events that were set before it failed are void
   TransferId transfer = 0;  ///< that ended
 };
 
-/// What is to happen, the earliest first, and of equal times what was set first.
+/// Events to come: the earliest first; of equal times the one that was set first.
 class FleetClock {
  public:
   void set(FleetEvent event) {

@@ -155,7 +155,7 @@ double FleetNode::arrival_s(double now_s, const Transfer& transfer) {
   const std::int64_t bytes = bytes_of(transfer.image);
   if (transfer.from == Medium::host && transfer.to == Medium::device) return host_.send(now_s, bytes);
   if (transfer.from == Medium::file && transfer.to == Medium::device) return files_.send(now_s, bytes);
-  // A find, a store of what is there, and a load of what is not.
+  // A find, a store of an image that is there, and a load of one that is not, move no bytes.
   const bool there = remote_.has(transfer.image);
   const bool no_bytes = transfer.kind == Transfer::Kind::find || there == (transfer.to == Medium::remote);
   return no_bytes ? link_.ask(now_s) : link_.send(now_s, bytes);
@@ -172,7 +172,7 @@ void FleetNode::transfer_ended(double now_s, TransferId id) {
   if (waited && !cache_->tiers()->is_loading(current_->request)) compute(now_s);
 }
 
-/// How a transfer ended that took time, and what it means to the remote store.
+/// The status of a transfer that took time; updates the remote store.
 TransferStatus FleetNode::status_of(const Transfer& transfer) {
   const std::int64_t bytes = bytes_of(transfer.image);
   if (transfer.kind == Transfer::Kind::find) {
@@ -241,7 +241,7 @@ void FleetNode::take_events(std::vector<CacheEvent>& events) {
   }
 }
 
-/// The cache is about to go: what it counted stays.
+/// Keeps the counts of the cache before it is destroyed.
 void FleetNode::count_life() {
   counts_ = counts();
   for (TierUsage& tier : counts_.tiers) tier.states = tier.kv_blocks = tier.bytes = 0;

@@ -21,7 +21,7 @@
 
 namespace stateport::replay {
 
-/// What every node of a fleet is.
+/// The setup that all nodes of a fleet share.
 struct NodeSetup {
   RequestCacheOptions cache;           ///< as of request_cache_options(), whose bytes and tokens it counts in
   std::int64_t block_size_tokens = 0;  ///< of the workload
@@ -31,7 +31,7 @@ struct NodeSetup {
   bool keeps_files = false;            ///< files outlive a failure
 };
 
-/// What a node did, in all its lives.
+/// Totals of a node, over all its lives.
 struct NodeCounts {
   std::int64_t requests = 0;  ///< that were served
   std::int64_t input_tokens = 0;
@@ -45,7 +45,7 @@ struct NodeCounts {
   std::int64_t lost_images = 0;  ///< that a load from the remote store did not find any more
   std::int64_t failures = 0;
   double link_busy_s = 0;
-  std::array<TierUsage, medium_count> tiers = {};  ///< counters; what a tier holds is of the last life
+  std::array<TierUsage, medium_count> tiers = {};  ///< counters; contents are of the last life
   std::int64_t evicted_states = 0;
 };
 
@@ -53,26 +53,26 @@ struct NodeCounts {
 struct ServedPrompt {
   std::size_t request = 0;
   std::int64_t device_hit_tokens = 0;  ///< up to the state that the device had
-  std::int64_t loaded_tokens = 0;      ///< and so many beyond that were not computed
+  std::int64_t loaded_tokens = 0;      ///< tokens beyond these that a load brought
   Medium medium = Medium::device;      ///< the slowest that something was loaded from
   std::optional<LostHit> lost;         ///< as the request began
   bool load_failed = false;            ///< something was loaded, and did not arrive
-  double waited_s = 0;                 ///< for what was asked and loaded
+  double waited_s = 0;                 ///< for finds and loads
 
   [[nodiscard]] std::int64_t hit_tokens() const noexcept { return device_hit_tokens + loaded_tokens; }
 };
 
 /// One machine: a cache, and a queue of prompts. It serves one prompt at a time, as a ServedCache does, and begins the
-/// next when its states are made. What a cache decides is carried out in the time that it takes:
+/// next when its states are made. Transfers of the cache take time:
 ///
 ///     loads           bytes / bandwidth of the tier, one after the other in each
-///     remote tier     see Link; find: one latency. What the store has already is not sent again
+/// remote tier     see Link; find: one latency. An image that the store has is not sent again
 ///     other moves     no time, and no bandwidth
 ///
 /// A load from the remote store finds nothing if the image is gone when it begins, or when it ends.
 class FleetNode {
  public:
-  /// What is named here must outlive it. Throws as make_request_cache.
+  /// The arguments must outlive it. Throws as make_request_cache.
   FleetNode(const NodeSetup& setup, const Crowd& crowd, std::uint32_t number, FleetClock& clock,
             RemoteDirectory& remote);
 
@@ -88,7 +88,7 @@ class FleetNode {
   /// Begins again, with an empty cache but for files.
   void restart(double now_s);
 
-  /// Appends what changed in the cache since the last call. Precondition: the cache keeps events.
+  /// Appends the events of the cache since the last call. Precondition: the cache keeps events.
   void take_events(std::vector<CacheEvent>& events);
   [[nodiscard]] NodeCounts counts() const;
   /// Throws std::logic_error naming the first broken invariant.

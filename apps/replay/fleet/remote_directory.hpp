@@ -20,8 +20,8 @@ struct ImageKeyHash {
   }
 };
 
-/// What a remote store holds that all nodes share: the keys of its images, with a capacity. It evicts the image that
-/// was least recently written or read. Every operation is O(1). Not thread-safe.
+/// A remote store that all nodes share: the keys of its images, with a capacity. It evicts the image that was least
+/// recently written or read. Every operation is O(1). Not thread-safe.
 class RemoteDirectory {
  public:
   enum class Put : std::uint8_t { added, was_there, no_room };
@@ -36,7 +36,7 @@ class RemoteDirectory {
   explicit RemoteDirectory(std::int64_t capacity_bytes);
 
   [[nodiscard]] bool has(const ImageKey& key) const { return items_.contains(key); }
-  /// Stores the image. What is there already stays, and counts as written again. no_room: larger than the capacity.
+  /// Stores the image. An image that is there stays, and counts as written again. no_room: larger than the capacity.
   /// Precondition: bytes >= 1, the same for equal keys.
   Put put(const ImageKey& key, std::int64_t bytes);
   /// Reads the image. False: it is not there.

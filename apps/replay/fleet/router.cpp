@@ -33,7 +33,8 @@ class BySession final : public Router {
 
 class ByPrefix final : public Router {
  public:
-  /// Of a prompt: what a checkpoint must save. Else all prompts would go where a short opening is that they share.
+  /// A checkpoint must save at least 1/least_part of a prompt. Otherwise all prompts with one short opening would go to
+  /// the same node.
   static constexpr std::ptrdiff_t least_part = 4;
 
   ByPrefix(std::size_t nodes, std::int64_t imbalance_tokens)

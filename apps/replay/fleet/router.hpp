@@ -21,13 +21,13 @@ enum class Route : std::uint8_t {
 
 [[nodiscard]] std::string_view name(Route route) noexcept;
 
-/// What a router may know of a node.
+/// Facts about a node that a router may know.
 struct NodeLoad {
   bool up = true;
-  std::int64_t waiting_tokens = 0;  ///< to be computed for what was sent there, as far as the router knows
+  std::int64_t waiting_tokens = 0;  ///< to be computed for requests sent there, as far as the router knows
 };
 
-/// What a router may know of a request.
+/// Facts about a request that a router may know.
 struct RoutedPrompt {
   std::uint64_t conversation = 0;
   std::span<const PrefixHash> prefixes;  ///< of its whole blocks, without one that has the last token; of routers that

@@ -76,8 +76,9 @@ void add_links(const FleetCounts& counts, std::vector<FleetFigure>& figures) {
   figures.push_back({"stored_bytes_per_request", quotient(counts.remote.added_bytes, counts.requests)});
 }
 
-/// What a node may remember of the remote store: twice its share of all that the requests leave. It bounds what the
-/// simulation needs for a node, and hardly what it finds: what is forgotten is asked for again.
+/// Bytes of the remote store that a node may remember: twice its share of the states and KV that all requests leave.
+/// The limit bounds the memory of the simulation, and hardly changes its hits: the node asks for a forgotten image
+/// again.
 std::int64_t remembered_bytes(const Budget& node, const Crowd& crowd, std::int64_t nodes) {
   constexpr std::int64_t states_of_request = 5;
   constexpr std::int64_t shares = 2;
@@ -88,7 +89,7 @@ std::int64_t remembered_bytes(const Budget& node, const Crowd& crowd, std::int64
   return blocks * node.block_bytes() + states * node.state_bytes;
 }
 
-/// Means of the samples so far, and what is needed for their errors.
+/// Means of the samples so far, and the sums for their errors.
 class Means {
  public:
   void add(const std::vector<FleetFigure>& figures) {

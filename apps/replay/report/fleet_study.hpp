@@ -64,8 +64,8 @@ struct FleetAnswer {
 /// The nodes that a question simulates, for requests of this crowd.
 [[nodiscard]] FleetOptions fleet_options(const FleetQuestion& question, const Crowd& crowd, Route route);
 
-/// An answer for each route. Between requests `keep_going` is called; false ends it, without answers for what is not
-/// done. Throws InvalidArgument: no samples, as make_crowd and Fleet.
+/// An answer for each route. Between requests `keep_going` is called; false ends it, without answers for routes that
+/// are not done. Throws InvalidArgument: no samples, as make_crowd and Fleet.
 ///
 /// Samples. A sample has whole conversations and its part of the nodes, so that a node has as many as in the fleet. It
 /// is drawn by a hash of the conversation (spatial sampling, as SHARDS does for one cache). Three things are not as in

@@ -49,7 +49,7 @@ class DevicePasses final : public PassMover {
   [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
   [[nodiscard]] MoverCounts counts() const override;
 
-  /// What a state consists of in memory.
+  /// The tensors of a state in memory.
   [[nodiscard]] const StateSpec& spec() const noexcept { return states_.spec(); }
   /// Memory for states: those of the cache, scratch and the memcpy peer.
   [[nodiscard]] std::size_t memory_bytes() const noexcept;

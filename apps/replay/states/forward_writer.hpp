@@ -13,7 +13,7 @@
 
 namespace stateport::replay {
 
-/// Names what the forward of a planned pass reads and writes, row by row.
+/// Names the states that the forward of a planned pass reads and writes, row by row.
 class ForwardWriter {
  public:
   /// `history`: conv tokens of a state without drafts, at least 1.

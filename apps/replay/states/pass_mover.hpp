@@ -28,7 +28,7 @@ struct StateRoom {
 struct MoverCounts {
   std::int64_t transfers = 0;   ///< of states, between tiers or with the device
   std::int64_t restores = 0;    ///< requests that continued from a checkpoint
-  std::int64_t verified = 0;    ///< states compared word by word with what they should be
+  std::int64_t verified = 0;    ///< states compared word by word with the expected state
   std::int64_t mismatches = 0;  ///< of these, the ones with a wrong word
   std::int64_t commits = 0;     ///< states published
   double copy_seconds = 0;      ///< time of the copies that plans and commits name
@@ -46,7 +46,7 @@ struct StateWrite {
   Content from = empty_content;    ///< the prefix whose state is read
   std::int32_t conv_in = -1;       ///< slots that are read; -1: the empty state
   std::int32_t recurrent_in = -1;  ///< the same for the recurrent state
-  std::int32_t bias = 0;           ///< the conv window that is read begins so many tokens into its slot
+  std::int32_t bias = 0;           ///< the conv window that is read begins this number of tokens into its slot
   std::int32_t advanced = 0;       ///< tokens from the state that is read to the one that is written, without drafts
   std::int32_t drafts = 0;
   std::int32_t conv_out = -1;       ///< takes the conv window of history + drafts tokens

@@ -22,7 +22,7 @@ class PeerCopy {
     std::size_t bytes;
   };
 
-  /// `images` states of rotating memory, so that what is far from the caches in our copies is far here too.
+  /// `images` states of rotating memory, so that its memory is as far from the caches as that of our copies.
   PeerCopy(MemoryResource& resource, const StateSpec& spec, std::size_t images, const Stream& stream);
 
   /// Seconds to copy `states` states from the ring to one image that stays (a restore); 0 if the ring is too small.

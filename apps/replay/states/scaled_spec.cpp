@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t word_bytes = 16;
 
-/// `extent` times `factor`, rounded down to a multiple of `quantum`, at least one quantum. Takes what it has shrunk
-/// out of `factor`.
+/// `extent` times `factor`, rounded down to a multiple of `quantum`, at least one quantum. Divides `factor` by the
+/// ratio that it achieved.
 std::int64_t shrink(std::int64_t extent, std::int64_t quantum, double& factor) {
   if (factor >= 1) return extent;
   const auto wanted = static_cast<std::int64_t>(static_cast<double>(extent) * factor);

@@ -9,7 +9,7 @@
 
 namespace stateport::replay {
 
-/// What a stand-in's states consist of.
+/// The element of a stand-in's states.
 struct alignas(16) Word {
   std::uint64_t low;
   std::uint64_t high;
@@ -22,7 +22,7 @@ struct alignas(16) Word {
   }
 };
 
-/// The words of one tensor under one prefix: cheap per word, so that making a state costs what moving it costs.
+/// The words of one tensor under one prefix: cheap per word, so that making a state takes as long as moving it.
 class Pattern {
  public:
   /// Each eight bytes of a word are random where `random_bits` says so, and `fixed_bits` elsewhere.

@@ -53,7 +53,7 @@ class TextCursor {
   bool fits_ = true;
 };
 
-/// What follows the time of day: minutes that local time is ahead of UTC.
+/// Reads the text after the time of day: minutes that local time is ahead of UTC.
 std::chrono::minutes offset_from_utc(TextCursor& cursor, bool& valid) noexcept {
   const char sign = cursor.take("Z+-");
   if (sign == '\0' || sign == 'Z') return std::chrono::minutes(0);

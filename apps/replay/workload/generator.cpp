@@ -41,7 +41,7 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-/// What distinguishes the kinds of workload. Lengths in tokens, times in ms.
+/// Parameters of a kind of workload. Lengths in tokens, times in ms.
 struct Profile {
   std::uint64_t system_prompts;
   Quantiles system_tokens;

@@ -11,7 +11,8 @@
 /// Fields of objects in traces. All throw Malformed with a reason that names the field.
 namespace stateport::replay {
 
-/// For a text: of an array or an object its type alone, because dump() recurses into what may be nested deeply.
+/// The value as text; for an array or an object only its type, because dump() recurses into values that may be nested
+/// deeply.
 [[nodiscard]] std::string shown(const nlohmann::json& value);
 [[nodiscard]] const nlohmann::json& field(const nlohmann::json& object, const char* name);
 /// The integer of the field, `low` to `high`.

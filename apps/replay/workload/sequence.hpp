@@ -17,8 +17,8 @@ namespace stateport::replay {
 class Sequence {
  public:
   Sequence() = default;
-  /// `known`: identities of the leading blocks. What follows, up to `tokens`, is named after `own`, and equals no other
-  /// sequence's.
+  /// `known`: identities of the leading blocks. The blocks after them, up to `tokens`, are named after `own` and differ
+  /// from those of all other sequences.
   Sequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
            std::uint64_t own);
 
@@ -43,7 +43,8 @@ class Sequence {
 };
 
 /// For every request, whose blocks name its answer: the next request of its session, if that continues the prompt; else
-/// the request itself. A trace says what was asked, and only thereby what was answered. O(total blocks).
+/// the request itself. A trace contains no answers: the next prompt of a session contains the answer to the one before.
+/// O(total blocks).
 [[nodiscard]] std::vector<std::size_t> find_continuations(const Workload& workload);
 
 }  // namespace stateport::replay

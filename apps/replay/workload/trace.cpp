@@ -82,7 +82,7 @@ Trace read_trace(std::istream& stream, const TraceOptions& options) {
   if (stream.peek() != first_byte_of_gzip) return read_text(stream, options);
   const std::unique_ptr<std::streambuf> plain = make_gzip_reader(*stream.rdbuf());
   std::istream text(plain.get());
-  text.exceptions(std::ios::badbit);  // what the reader throws is thrown on
+  text.exceptions(std::ios::badbit);  // an exception of the reader passes on
   Trace trace = read_text(text, options);
   trace.compressed = true;
   return trace;

@@ -101,7 +101,7 @@ void UnnamedRequests::add(const Request& request) {
 }
 
 void UnnamedRequests::move_to(Workload& workload, bool rebase) {
-  // Before prompts are made: the order of a session's requests decides what they continue.
+  // Sorted before prompts are made: a prompt continues the one before it in its session.
   if (options_.sort) std::ranges::stable_sort(requests_, {}, &Request::arrival_ms);
   const std::int64_t begin_ms = rebase && !requests_.empty() ? requests_.front().arrival_ms : 0;
   UnnamedPrompts prompts(options_.block_size_tokens);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-/// What the readers of all formats share. read_trace() alone calls them.
+/// Shared by the readers of all formats. read_trace() alone calls them.
 namespace stateport::replay {
 
 /// The most tokens of a prompt, an answer or a turn.
@@ -80,7 +80,7 @@ class UnnamedRequests {
   [[nodiscard]] std::int64_t blocks_of(const Request& request) const noexcept {
     return request.input_tokens / options_.block_size_tokens;
   }
-  /// Throws Malformed: with so many blocks more the prompts would have more than the options allow.
+  /// Throws Malformed if the prompts, with `blocks` blocks more, would have more than the options allow.
   void require_room(std::int64_t blocks) const;
   void add(const Request& request);
   /// Adds all to the workload, in the order of their arrivals if the options say so. `rebase`: the first comes at 0.

@@ -13,7 +13,7 @@ namespace stateport::replay {
 
 enum class TimeUnit { us, ms, s };
 
-/// What a trace is written in. Recognised from its first line that is not blank.
+/// The format of a trace. Recognised from its first line that is not blank.
 enum class TraceFormat : std::uint8_t {
   mooncake,  ///< JSON lines, from {
   burstgpt,  ///< CSV with a column "Request tokens"

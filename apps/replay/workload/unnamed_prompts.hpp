@@ -10,10 +10,10 @@
 
 namespace stateport::replay {
 
-/// Makes the blocks of prompts of which a trace tells the lengths alone. Every prompt and every answer is a text of its
-/// own, so prompts of different sessions share nothing, and those without a session share nothing with any other. In a
-/// session a prompt begins with the prompt before it and its answer. One that is shorter than these begins with nothing
-/// of them: the conversation was cut, and nobody knows where.
+/// Makes the blocks of prompts for which a trace gives nothing but lengths. Every prompt and every answer is a text of
+/// its own, so prompts of different sessions share nothing, and those without a session share nothing with any other.
+/// In a session a prompt begins with the prompt before it and its answer. A prompt that is shorter than these shares
+/// nothing with them: the conversation was cut at an unknown place.
 class UnnamedPrompts {
  public:
   explicit UnnamedPrompts(std::int64_t block_size_tokens) : block_size_tokens_(block_size_tokens) {}

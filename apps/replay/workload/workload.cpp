@@ -67,9 +67,9 @@ void Workload::give_hints(const HintKinds& kinds) {
 }
 
 /// A score for each prompt, normally distributed with one mean for those that are continued and another for the others,
-/// so far apart that the area under the ROC curve is `auc`; the probability is what the score makes of the share that
-/// is continued. Below 0.5 the classifier is as sure of the opposite. It depends on nothing but the number of the
-/// request.
+/// so far apart that the area under the ROC curve is `auc`; the probability follows from the score and from the share
+/// of prompts that are continued. Below 0.5 the classifier is as sure of the opposite. It depends on nothing but the
+/// number of the request.
 void Workload::tell_chances(const std::vector<bool>& continued, double auc) {
   constexpr double two_pi = 6.283185307179586;
   const double share = static_cast<double>(std::ranges::count(continued, true)) / static_cast<double>(size());

@@ -19,12 +19,12 @@ struct Request {
   std::int64_t input_tokens = 1;
   std::int64_t output_tokens = 0;
   std::int64_t session = -1;  ///< -1: unknown
-  ReuseHint hint;             ///< what the index is told
+  ReuseHint hint;             ///< hint that the index receives
 
   [[nodiscard]] double arrival_s() const noexcept { return static_cast<double>(arrival_ms) / 1000; }
 };
 
-/// What a serving system may know of a prompt's future. Here it comes from the workload itself.
+/// Facts about a prompt's future that a serving system may know. Here it comes from the workload itself.
 struct HintKinds {
   bool last_turns = false;  ///< no later prompt goes beyond its whole blocks
   bool tool_calls = false;  ///< one does within 20 s
@@ -38,8 +38,8 @@ struct HintKinds {
   }
 };
 
-/// What is replayed: requests in the order of service, each with the identities of its full blocks,
-/// floor(input_tokens / block_size_tokens) of them.
+/// The requests of a replay in the order of service, each with the identities of its full blocks, floor(input_tokens /
+/// block_size_tokens) of them.
 class Workload {
  public:
   /// Throws InvalidArgument for block_size_tokens < 1.
