@@ -4,15 +4,15 @@
 
     check_isa.py cuda|hip FOLDER
 
-FOLDER holds, for every source of the kernels, NAME.ptx and NAME.ptxas (what ptxas -v says) or NAME.s (gfx942). PTX
-serves for sm_90: ptxas keeps the width of accesses, and says itself what became of the registers. Of each kernel it must
-be true that
+FOLDER holds, for every source of the kernels, NAME.ptx and NAME.ptxas (the output of ptxas -v) or NAME.s (gfx942). PTX
+serves for sm_90: ptxas keeps the width of accesses, and reports registers and spills itself. Of each kernel it must be
+true that
   * it keeps to its registers and has no stack, where spilled registers and arrays lie;
-  * each of its paths is there: one basic block with so many independent loads of a width, then so many stores of it, and
-    no other access to memory, so that no byte loop has taken its place. A path that reads, waits at a barrier and then
-    writes has no store in its block;
-  * it knows of what it copies that it lies in global memory, has no more barriers and fences than it needs, and divides
-    no 64-bit numbers. What Kokkos adds to every kernel of teams is counted too.
+  * each of its paths is there: one basic block with the expected number of independent loads of a width, then as many
+    stores, and no other access to memory, so that no byte loop has taken its place. A path that reads, waits at a
+    barrier and then writes has no store in its block;
+  * it accesses the copied memory as global memory, has no more barriers and fences than it needs, and divides no 64-bit
+    numbers. The limits include everything that Kokkos adds to every kernel of teams.
 Exit code 0, or 1 with a line for every rule that is broken. Standard library only."""
 import pathlib
 import re
@@ -145,7 +145,7 @@ def read_ptx(text):
 
 
 def add_ptxas(kernels, text):
-    """Registers and spills from what ptxas -v said."""
+    """Registers and spills from the output of ptxas -v."""
     by_name = {kernel.name: kernel for kernel in kernels}
     kernel = None
     for line in text.splitlines():

@@ -38,7 +38,7 @@ RENAMED = {
     "cost": ("cost_linear cost_quadratic", "cost_linear cost_quadratic"),
     "kv_elsewhere": ("leading_blocks leading_blocks_context", "leading_blocks"),
 }
-# Defaults of C++ that are objects: what they are in Python.
+# Defaults of C++ that are objects, with their text in Python.
 OBJECTS = {"layout": "SlotLayout()", "eviction": "None", "tiers": "None", "kv_elsewhere": "None", "groups": "()"}
 NO_LIMIT = "std::numeric_limits<std::int64_t>::max()"
 

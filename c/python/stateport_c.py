@@ -18,7 +18,7 @@ _RANGES = {FLAG: (-2**31, 2**31 - 1), c_int32: (-2**31, 2**31 - 1), c_int64: (-2
 
 def _checked(name, value, kind):
     """A value for a member of a struct. Numbers that do not fit are refused, not cut. A pointer takes an address, bytes
-    or another struct, a callback a function, and both take None for null. The struct keeps what it was given, but
+    or another struct, a callback a function, and both take None for null. The struct keeps these objects alive, but
     nothing at an address."""
     if kind in _RANGES:
         return _fitting(name, value, kind)

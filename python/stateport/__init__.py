@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools, caches, checkpoints, copies and migrates the recurrent state of hybrid language models.
 
-`RequestCache` decides what is reused, kept and evicted; `StateStore`, `SlotCopier` and `StateTiers` move bytes. The
-adapters to engines are modules of their own: stateport.transformers, .vllm, .sglang, .megatron."""
+`RequestCache` decides which prefixes are reused, kept and evicted; `StateStore`, `SlotCopier` and `StateTiers` move
+bytes. The adapters to engines are modules of their own: stateport.transformers, .vllm, .sglang, .megatron."""
 
 from stateport._arrays import (
     CACHE_EVENT,

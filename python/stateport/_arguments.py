@@ -25,7 +25,7 @@ def struct_of(name: str, value: Any, kind: type[Any]) -> Any:
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
-    """An argument as a number. Raises InvalidArgument for one outside of [low, high], and for what is no integer."""
+    """An argument as a number. Raises InvalidArgument for a value that is no integer or lies outside of [low, high]."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine's own KV blocks, which nobody tells of: what their tables say is read when a slot allocator must know."""
+"""KV blocks of an engine that reports no changes: its tables are read when a slot allocator must know the state of a
+block."""
 
 from __future__ import annotations
 

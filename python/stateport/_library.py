@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C library: where it lies, how its functions are called, and the life of what they make.
+"""The C library: where it lies, how its functions are called, and the lifetime of its objects.
 
 It is loaded at the first call. Every call releases the GIL."""
 
@@ -93,7 +93,7 @@ def has_device() -> bool:
 
 
 def backend() -> str | None:
-    """What the library was built for: "CUDA", "HIP" or "OpenMP"; None: a core-only build."""
+    """The backend of the build: "CUDA", "HIP" or "OpenMP"; None: a core-only build."""
     return str(library().stateport_backend().decode()) if has_device() else None
 
 
@@ -107,7 +107,8 @@ def last_error() -> str:
 
 
 def _function(name: str) -> Callable[..., None]:
-    """stateport_<name> as a Python function that raises what its status says. It is looked up at its first call."""
+    """stateport_<name> as a Python function that raises the exception of its status. It is looked up at its first
+    call."""
     raw: Any = None
 
     def call(*arguments: Any) -> None:
@@ -153,7 +154,8 @@ def handle_of(name: str, value: Any, kind: type[Object]) -> int:
 
 
 def answering(answer: Callable[..., int], refusal: int) -> Callable[..., int]:
-    """A callback of C. What `answer` raises is printed, and C gets `refusal`; ctypes alone would give it any number."""
+    """A callback of C. An exception of `answer` is printed, and C gets `refusal`; ctypes alone would return any
+    number."""
 
     def call(*arguments: Any) -> int:
         try:
@@ -178,7 +180,7 @@ class Object:
         self._forks = forks
         self._destroy = destroy
         self._handle: int | None = handle.value
-        # Held by calls that copy what the library keeps until its next call.
+        # Held by calls that copy arrays which the library keeps until its next call.
         self._turn = threading.RLock()
 
     @property
@@ -200,7 +202,7 @@ class Object:
         return self._handle is not None and self._forks == forks
 
     def close(self) -> None:
-        """Ends the object; closing it twice is fine. What others need of it lives until they go."""
+        """Ends the object; closing it twice is fine. Parts that other objects need live until those are closed."""
         handle, self._handle = self._handle, None  # at once: another thread may close it, too
         if handle is None or self._forks != forks:
             return
@@ -246,8 +248,8 @@ _closed_at_exit: weakref.WeakSet[Object] = weakref.WeakSet()
 
 
 def close_at_exit(to_close: Object) -> None:
-    """For what calls Python from threads of its own: they wait for ever once the interpreter ends, and whoever ends
-    the object waits for them."""
+    """Registers an object whose threads call Python, to be closed before the interpreter ends. After that its threads
+    would wait for ever, and closing it would wait for them."""
     _closed_at_exit.add(to_close)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of Megatron-LM's MambaSlotAllocator that others read: they repeat what a SlotAllocator decided."""
+"""The attributes of Megatron-LM's MambaSlotAllocator that other code reads: they repeat the decisions of a
+SlotAllocator."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from stateport.errors import InvalidArgument
 
 CPU, CUDA, CUDA_HOST, ROCM, ROCM_HOST, CUDA_MANAGED = 1, 2, 3, 10, 11, 13  # DLDeviceType
 HOST_KINDS = (CPU, CUDA_HOST, ROCM_HOST, CUDA_MANAGED)
-# What kernels of each build read and write. Arrays of ROCm, too, tell by __cuda_array_interface__ where they lie.
+# Memory that the kernels of each build reach. Arrays of ROCm, too, have __cuda_array_interface__.
 REACHED = {"OpenMP": HOST_KINDS, "CUDA": (CUDA, CUDA_HOST, CUDA_MANAGED), "HIP": (ROCM, ROCM_HOST, CUDA)}
 
 
@@ -49,8 +49,8 @@ class Memory:
 def describe(name: str, tensor: Any, *, writes: bool = True) -> Memory:
     """The memory of a tensor that kernels of this build will read, or write. Hold on to the answer as long as they do.
 
-    Raises InvalidArgument for what is no tensor, lies where this build does not reach, is read-only but will be
-    written, needs a gradient, cannot be viewed without a copy, or has elements that no state can have."""
+    Raises InvalidArgument for a value that is no tensor, lies in memory that this build does not reach, is read-only
+    but will be written, needs a gradient, cannot be viewed without a copy, or has elements that no state can have."""
     if hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__"):
         memory, read_only = _from_dlpack(name, tensor)
     elif hasattr(tensor, "__cuda_array_interface__"):
@@ -94,7 +94,7 @@ def _from_dlpack(name: str, tensor: Any) -> tuple[Memory, bool]:
     shape = tuple(dl.shape[i] for i in range(dl.ndim))
     item = dl.bits // 8
     strides = tuple(dl.strides[i] for i in range(dl.ndim)) if dl.strides else _dense(shape)
-    # The capsule frees what it holds when it goes: nobody has taken it over.
+    # The capsule still owns its tensor, and frees it when the capsule is freed.
     return Memory((dl.data or 0) + dl.byte_offset, shape, tuple(stride * item for stride in strides),
                   _dtype(name, dl.code, dl.bits, dl.lanes), dl.device_type, (capsule, tensor)), read_only
 
@@ -148,7 +148,7 @@ def _from_cuda_array(name: str, tensor: Any) -> tuple[Memory, bool]:
 
 
 def stream_handle(stream: Any) -> int | None:
-    """What the C interface takes as a stream: None is the library's default stream; an integer is a native handle;
+    """The handle of a stream for the C interface: None is the library's default stream; an integer is a native handle;
     objects of torch (cuda_stream) and those with __cuda_stream__ are theirs."""
     if stream is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a model's weights, so that states in files are never taken for those of other weights."""
+"""Facts that identify a model's weights, so that states in files are never taken for those of other weights."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def files_of(path: str) -> Facts | None:
 
 
 def _facts(path: str, name: str) -> list[object]:
-    status = os.stat(path)  # of what a link names
+    status = os.stat(path)  # follows links
     return [name, status.st_size, status.st_mtime_ns]

@@ -26,7 +26,7 @@ class AlignGroup:
     """Layers that share a block table.
 
     blocks: block ids are below; block 0 is null. conv_window: the shortest of the group's conv states; 0: it has none.
-    retention_tokens: one column per so many tokens is kept; 0: all; -1: named boundaries alone."""
+    retention_tokens: distance of the columns that are kept; 0: all are kept; -1: named boundaries alone."""
 
     block_size_tokens: int
     blocks: int
@@ -36,7 +36,7 @@ class AlignGroup:
 
 @dataclasses.dataclass(frozen=True)
 class AlignStep:
-    """What one step plans: copies over all groups, and parts of copies without a valid block at an end."""
+    """The plan of one step: copies over all groups, and parts of copies without a valid block at an end."""
 
     copies: int
     skipped_parts: int
@@ -64,7 +64,7 @@ class AlignPlanner(_library.Object):
         super().__init__(calls.align_planner_create, calls.align_planner_destroy, ctypes.byref(options))
 
     def add_requests(self, requests: Any, computed: Any) -> None:
-        """Starts requests (again), each with so many tokens."""
+        """Starts requests (again), each with its number of computed tokens."""
         rows, tokens = int32s("requests", requests), int64s("computed", computed)
         _same("computed", tokens, rows)
         calls.align_planner_add_requests(self.handle, address(rows), address(tokens), len(rows))
@@ -166,7 +166,7 @@ class AlignPlanner(_library.Object):
         calls.align_planner_wrote(self.handle, group, address(ids), address(counts), len(ids))
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         calls.align_planner_check(self.handle)
 
 

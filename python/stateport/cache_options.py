@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a request cache, and what it answers."""
+"""Options of a request cache, and its answers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ColumnLayout:
 
 @dataclasses.dataclass(frozen=True)
 class CacheOptions:
-    """What a request cache is made of.
+    """Options of a request cache.
 
     index: how prefixes of prompts are found. "hash": by the hash of each block. "tree": by tokens, in a prefix tree.
     layout: how states lie in the engine's stores: a SlotLayout or a ColumnLayout.
@@ -103,8 +103,8 @@ class CacheOptions:
     hash: of blocks, "sha256" or "xxh3_128", which is for a single tenant unless hash_seed is a secret.
     hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the same
     for all that share files or a store; 0: none.
-    overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If
-    nobody takes them the oldest are lost, and their numbers have a gap.
+    overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If they are
+    not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
     PassPlan.scrub_…, GroupPlan.clear.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
@@ -129,7 +129,7 @@ class CacheOptions:
     cost_quadratic: float = 0.0
 
     def struct(self) -> Any:
-        """It holds on to what it points to."""
+        """It keeps the objects that it points to alive."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name, allowed in (("index", INDEXES), ("hash", HASHES)):
             values[name] = _number_of(name, values[name], allowed)
@@ -146,15 +146,15 @@ class CacheOptions:
 
 @dataclasses.dataclass(frozen=True)
 class StartedRequest:
-    """A request that took what it needs to run.
+    """A request that has the memory that it needs to run.
 
     request: its number until it ends; then the number is refused. The low 32 bits (`request & 0xffffffff`) are below
     max_requests, and no two running requests have the same: an array index.
 
-    reused_tokens: the first pass begins here. lost_tokens: whose KV is cached beyond reused_tokens. lost: why no
+    reused_tokens: the first pass begins here. lost_tokens: tokens beyond reused_tokens whose KV is cached. lost: why no
     more is reused, one of LOST_REASONS; without lost_tokens "never_stored". "nothing": all whole blocks before the
     last token of the prompt are reused, or the request waits for a tier. load_tokens: > 0: more is on its way from
-    a tier (load_bytes, from load_medium), and the first pass begins behind so many tokens; until then `chunk` says
+    a tier (load_bytes, from load_medium), and the first pass begins behind that many tokens; until then `chunk` answers
     0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens from "remote":
     that tier is being asked first. Until then `loading` of the request is true. transfers: TRANSFER [n], see
     CacheTiers."""
@@ -200,7 +200,7 @@ class CacheStats:
 
 @dataclasses.dataclass(frozen=True)
 class TierUsage:
-    """What one tier holds and did since the cache was made; see stateport_tier_usage."""
+    """Contents of one tier, and counters since the cache was made; see stateport_tier_usage."""
 
     states: int
     kv_blocks: int

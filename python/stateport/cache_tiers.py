@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request cache keeps below the device: transfers as plain data. StateTiers carries them out, or an engine by its
+"""Tiers of a request cache below the device: transfers as plain data. StateTiers carries them out, or an engine by its
 own means."""
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class CacheTiers(_library.Object):
             return copied(out.transfers, out.count, TRANSFER)
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no
-        number left for it, and it is to be removed. A state of several groups is there once all of its images were
-        attached, one after the other, as a file tier lists them; what is there of one that is not whole is dropped.
-        Raises InvalidArgument at the first one that is nothing of this cache; the `done` ones before it are attached (a
-        member of the exception)."""
+        """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: the cache has no room or
+        no number left for the image, and the caller removes it. A state of several groups is there once all of its
+        images were attached, one after the other, as a file tier lists them; the images of an incomplete state are
+        dropped. Raises InvalidArgument at the first image that this cache cannot use; the `done` ones before it are
+        attached (a member of the exception)."""
         array = records("images", images, IMAGE_KEY)
         out, done = np.zeros(len(array), np.uint8), ctypes.c_size_t()
         with _telling(done):
@@ -95,7 +95,7 @@ class CacheTiers(_library.Object):
         calls.request_cache_set_speeds(self.handle, ctypes.byref(speeds))
 
     def tier_usage(self, medium: str) -> TierUsage:
-        """What a tier holds and did. All zero for one that is no tier of this cache."""
+        """Contents and counters of a tier. All zero for a medium that is no tier of this cache."""
         out = _c.TierUsage()
         calls.request_cache_tier_usage(self.handle, medium_number(medium), ctypes.byref(out))
         usage: TierUsage = plain(TierUsage, out)

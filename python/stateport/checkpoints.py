@@ -20,8 +20,8 @@ MAX_CHECKPOINTS = 3  # of a row, beside the one at its end
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCheckpoints:
-    """What one row saves: the state after offsets[i] tokens of the forward belongs to blocks[i], the one at the end of
-    the prompt to end_block, or -1."""
+    """The states that one row saves: the state after offsets[i] tokens of the forward belongs to blocks[i], the one at
+    the end of the prompt to end_block, or -1."""
 
     offsets: tuple[int, ...]
     blocks: tuple[int, ...]
@@ -44,9 +44,9 @@ class CheckpointPlanner(_library.Object):
         plan (each row) → device_arrays → forward → commit → copies enqueued → publish
                                                       └──────── abandon ◄──┘
 
-    Checkpoints are optional: what finds no slot is dropped and counted. Nothing is found by hash before publish.
-    alignment_tokens: the scan kernel can save a state every so many tokens of a chunk. max_rows: prefill rows of a
-    step. layout_fingerprint: StateSpec.fingerprint."""
+    Checkpoints are optional: one that finds no slot is dropped and counted. No state is found by hash before publish.
+    alignment_tokens: the scan kernel can save a state at multiples of it in a chunk. max_rows: prefill rows of a step.
+    layout_fingerprint: StateSpec.fingerprint."""
 
     def __init__(self, allocator: SlotAllocator, *, block_size_tokens: int = 256, alignment_tokens: int = 128,
                  max_rows: int = 1, layout_fingerprint: int = 0) -> None:
@@ -91,8 +91,8 @@ class CheckpointPlanner(_library.Object):
         return offsets, copied(out.counts, rows, np.int32)
 
     def commit(self) -> CheckpointCommit:
-        """Gives slots to what is planned and lists the copies. A block that several rows name is copied once, from the
-        last. Blocks without a hash get no slot. Raises InvalidState while a commit is pending."""
+        """Gives slots to the planned checkpoints and lists the copies. A block that several rows name is copied once,
+        from the last. Blocks without a hash get no slot. Raises InvalidState while a commit is pending."""
         out = _c.CheckpointCommit()
         calls.checkpoint_planner_commit(self.handle, ctypes.byref(out))
         return CheckpointCommit(copied(out.from_scratch, out.scratch_count, SLOT_COPY),
@@ -107,11 +107,11 @@ class CheckpointPlanner(_library.Object):
         calls.checkpoint_planner_abandon(self.handle)
 
     def clear(self) -> None:
-        """Forgets what is planned."""
+        """Forgets the plan."""
         calls.checkpoint_planner_clear(self.handle)
 
     def check_invariants(self) -> None:
-        """Recounts everything. Raises InternalError naming what is wrong."""
+        """Recounts everything. Raises InternalError naming the first fault."""
         calls.checkpoint_planner_check(self.handle)
 
 

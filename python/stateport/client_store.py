@@ -31,8 +31,7 @@ _FAILED = _NUMBERS["failed"]
 
 @dataclasses.dataclass(frozen=True)
 class RemoteRequest:
-    """What a client is asked for. pieces: addresses and numbers of bytes; none of a key that is asked for or
-    removed."""
+    """One request to a client. pieces: addresses and numbers of bytes; empty for a find or a removal."""
 
     ticket: int
     key: str

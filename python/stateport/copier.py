@@ -23,7 +23,7 @@ class SlotCopier(_library.Object):
     layers=(begin, end) copies these layers alone."""
 
     def __init__(self, source: StateStore, destination: StateStore, *, live: StateStore | None = None) -> None:
-        # What the stores view must outlive the copier.
+        # The memory that the stores view must outlive the copier.
         self._stores = (source, destination, live)
         handles = (_library.handle_of("source", source, StateStore),
                    _library.handle_of("destination", destination, StateStore))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """What every exception of this package is.
+    """Base of every exception of this package.
 
     done: of a call that takes several things one after the other: how many of them count."""
 

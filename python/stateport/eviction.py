@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is evicted first, and what an engine may tell of a request."""
+"""Orders of eviction, and hints that an engine may give about a request."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Eviction:
 
 @dataclasses.dataclass(frozen=True)
 class ReuseHint:
-    """What the caller knows of a prompt's future: hix then values the end of this prompt differently from others of its
-    kind. A hint of defaults says nothing.
+    """A hint about a prompt's future: hix then values the end of this prompt differently from others of its kind. A
+    hint of defaults says nothing.
 
-    last_turn: nobody is expected to continue the prompt. tool_call_pending: it goes on as soon as a tool has answered.
-    factor: of the rate of uses, for what else is known. expected_idle_s: no use before so many seconds have passed.
-    session: names a conversation whose next prompt goes on from this one. continues: in (0, 1), how likely a later
-    prompt goes on from this one."""
+    last_turn: no later prompt is expected to continue this one. tool_call_pending: it goes on as soon as a tool has
+    answered. factor: multiplies the expected rate of uses, for all other knowledge. expected_idle_s: no use is expected
+    within this number of seconds. session: names a conversation whose next prompt goes on from this one. continues: in
+    (0, 1), how likely a later prompt goes on from this one."""
 
     last_turn: bool = False
     tool_call_pending: bool = False

@@ -29,7 +29,7 @@ PAGE_BYTES = 4096  # sections of images begin at multiples of it
 
 @dataclasses.dataclass(frozen=True)
 class ImageLayout:
-    """What lies where in an image: a header, then the bytes of each tensor of the spec, (begin, bytes)."""
+    """The layout of an image: a header, then the bytes of each tensor of the spec, (begin, bytes)."""
 
     image_bytes: int
     sections: tuple[tuple[int, int], ...]
@@ -47,10 +47,11 @@ class FileTier(_library.Object):
     close. A write is "done" when it survives a crash, a read when key, layout and all checksums fit.
 
     folder: made if it is not there, for its owner alone; files get its permissions. Several processes may use one.
-    states: what images of states hold, a spec for each group of layers. kv: what the image of a KV block holds. model:
-    names the model: weights, revision, whatever makes states of two models differ. file_bytes: for images.
-    free_floor_bytes: writes that would leave the file system less are answered "no_room". queue_bytes: of images under
-    way, 0: 256 MiB. lanes: files at a time, 0: 2. scrub: bytes are overwritten before they are given back."""
+    states: the tensors in images of states, a spec for each group of layers. kv: the tensors in the image of a KV
+    block. model: names the model: weights, revision, whatever makes states of two models differ. file_bytes: for
+    images. free_floor_bytes: writes that would leave the file system less are answered "no_room". queue_bytes: of
+    images under way, 0: 256 MiB. lanes: files at a time, 0: 2. scrub: bytes are overwritten before they are given
+    back."""
 
     def __init__(self, folder: str | os.PathLike[str], *, states: Sequence[StateSpec] = (),
                  kv: StateSpec | None = None, model: str | bytes, file_bytes: int, shard: Shard | None = None,
@@ -169,14 +170,14 @@ class FileTier(_library.Object):
             out = np.zeros(count.value, IMAGE_KEY)
 
     def info(self) -> dict[str, int | float]:
-        """What the tier holds, what opening the folder found, and what was done since: the members of
+        """Contents of the tier, results of opening the folder, and counters since then: the members of
         stateport_file_tier_info."""
         out = _c.FileTierInfo()
         calls.file_tier_describe(self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         calls.file_tier_check(self.handle)
 
     def __repr__(self) -> str:

@@ -28,7 +28,8 @@ HANDOVER_RANGE = record_of(_c.HandoverRange)
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """What is handed over: equal on all ranks. head_groups, layers_per_object: the grid, of `plan_handover`."""
+    """The states that are handed over: equal on all ranks. head_groups, layers_per_object: the grid, of
+    `plan_handover`."""
 
     model: str | bytes
     content: str = "state"
@@ -66,7 +67,8 @@ def plan_handover(layout: ModelLayout, sources: Mapping[int, Shard], destination
 
 
 class HandoverEnd(_library.Object):
-    """One rank's end of hand-overs: pinned memory for states on their way, in places, and what packs and unpacks them.
+    """One rank's end of hand-overs: pinned memory for states on their way, in places, and the copies that pack and
+    unpack them.
 
         source       pack → its copy is done → seal → the transport moves ranges
         destination  the transport says that they came → check → unpack
@@ -74,7 +76,7 @@ class HandoverEnd(_library.Object):
     store: of the rank. shared: how it shares the model. handover: with the grid of the plan."""
 
     def __init__(self, store: StateStore, shared: SharedLayout, handover: Handover, places: int = 1) -> None:
-        self._uses = (store, shared)  # what they view must outlive this
+        self._uses = (store, shared)  # the memory that they view must outlive this
         row = of_kind("shared", shared, SharedLayout)._row("shared")
         options = of_kind("handover", handover, Handover)._struct()
         super().__init__(calls.handover_end_create, calls.handover_end_destroy,
@@ -115,7 +117,7 @@ class HandoverEnd(_library.Object):
         calls.handover_end_seal(self.handle, self._place(place), address(named))
 
     def check(self, place: int, key: Any) -> str:
-        """"done" if what came is the whole and undamaged state that `key` names; else "damaged", "foreign_layout" or
+        """"done" if the place holds the whole and undamaged state that `key` names; else "damaged", "foreign_layout" or
         "wrong_position". Reads every byte."""
         named, status = _one_key(key), ctypes.c_int32()
         calls.handover_end_check(self.handle, self._place(place), address(named), ctypes.byref(status))

@@ -60,14 +60,14 @@ def _bytes(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 def random_seed(*, lasts: bool) -> int:
-    """For the hashes of a cache that was given no seed. lasts: what it keeps outlives it, and is found by who has the
-    seed: 0, none."""
+    """A seed for a cache that was given none. lasts: its states outlive it, so that every later cache must have the
+    same seed: 0."""
     return 0 if lasts else secrets.randbelow((1 << 64) - 1) + 1
 
 
 def seed_of_variable(name: str, variable: str) -> int:
-    """A secret seed, from 1 to 2^64 - 1, in the environment: a decimal number, or 0x and a hexadecimal one. `name`:
-    what named the variable. Raises InvalidArgument, which does not tell the value."""
+    """A secret seed, from 1 to 2^64 - 1, in the environment: a decimal number, or 0x and a hexadecimal one. `name`: the
+    argument that named the variable. Raises InvalidArgument, which does not tell the value."""
     if variable not in os.environ:
         raise InvalidArgument(f"{name} is {variable!r}, which is no environment variable here")
     try:

@@ -9,7 +9,7 @@ Where the original may restore a wrong state, or skip to one that is not there, 
 * A hash is not registered for a block without a slot, and goes with the slot.
 * Slots of blocks that lost their content are free, whatever hashes are named; a block named twice frees one slot.
 * A block of the batch is never evicted for another one of it.
-* What a commit has no slot for is dropped and counted (`dropped`), not an error.
+* A checkpoint without a slot is dropped and counted (`dropped`), not an error.
 * Blocks and layers out of range, negative ones too, are refused (InvalidArgument), nothing changed."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SCAN_ALIGNMENT_TOKENS = 128  # of the scan kernel, if the context does not say
 
 
 class NoSlots(NoCapacity, RuntimeError):
-    """More slots are needed than are free or can be evicted: what the original raises as a RuntimeError."""
+    """More slots are needed than are free or can be evicted. The original raises a RuntimeError then."""
 
 
 class MambaSlotAllocator(MegatronBooks):
@@ -44,8 +44,8 @@ class MambaSlotAllocator(MegatronBooks):
     mamba_conv_states and mamba_ssm_states [layers, live slots, …]. The shapes are those of one layer's state.
 
     conv_states and ssm_states [layers, max_slots, …] hold the cached states, intermediate_conv_out and
-    intermediate_ssm_out [layers, max_intermediate_count, …] what the scan kernels save; all are of the device of the
-    live states. Copies are enqueued on torch's current stream."""
+    intermediate_ssm_out [layers, max_intermediate_count, …] the states that the scan kernels save; all are of the
+    device of the live states. Copies are enqueued on torch's current stream."""
 
     def __init__(self, context: Any, max_slots: int, num_mamba_layers: int, conv_states_shape: Sequence[int],
                  ssm_states_shape: Sequence[int], conv_states_dtype: torch.dtype,
@@ -147,8 +147,8 @@ class MambaSlotAllocator(MegatronBooks):
         self._note_written(owners)
 
     def restore_to_live(self, request_idx: int, block_id: int) -> bool:
-        """Copies the state of a block into the live state of a request. False: it has none, or it is not the state of
-        what the block holds now; nothing was copied."""
+        """Copies the state of a block into the live state of a request. False: the block has no state, or one that does
+        not fit its present content; nothing was copied."""
         live = self._live_slot(request_idx)
         if not self.has_state(block_id):
             return False
@@ -192,12 +192,12 @@ class MambaSlotAllocator(MegatronBooks):
 
     @property
     def planned(self) -> dict[int, PlannedCheckpoints]:
-        """What the next commit saves, by request index."""
+        """The checkpoints of the next commit, by request index."""
         return dict(self._planned)
 
     def get_intermediate_gpu_data(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """For the scan kernels, int32 on the device of the states: offsets [prefill rows, 3] from the start of what is
-        computed, and counts [prefill rows]. (None, None): nothing is saved."""
+        """For the scan kernels, int32 on the device of the states: offsets [prefill rows, 3] from the first computed
+        token, and counts [prefill rows]. (None, None): nothing is saved."""
         first, rows = self._prefill_rows()
         if not rows or not self._planned:
             return None, None
@@ -211,8 +211,8 @@ class MambaSlotAllocator(MegatronBooks):
         return self._offsets[part], self._counts[part]
 
     def commit_intermediate_states(self) -> None:
-        """After the forward: brings what it saved, and the states of prompts that end on a block, into slots. If torch
-        cannot copy them, all states are forgotten."""
+        """After the forward: brings the states that it saved, and those of prompts that end on a block, into slots. If
+        torch cannot copy them, all states are forgotten."""
         if not self._prefill_rows()[1] or not self._planned:
             return self._clear_intermediate_state()
         named = int32s("planned", list(dict.fromkeys(
@@ -230,7 +230,7 @@ class MambaSlotAllocator(MegatronBooks):
             self._copy_intermediate(commit.from_scratch)
             self._copy_live(commit.from_live)
         except BaseException:
-            self.reset()  # what lies in the slots is not known
+            self.reset()  # the content of the slots is unknown
             raise
         self._planner.publish()
         self.dropped += commit.dropped
@@ -258,12 +258,12 @@ class MambaSlotAllocator(MegatronBooks):
         self.intermediate_ssm_out.zero_()
 
     def check_invariants(self) -> None:
-        """Recounts everything. Raises InternalError naming what is wrong."""
+        """Recounts everything. Raises InternalError naming the first fault."""
         self._states.check_invariants()
         self._planner.check_invariants()
         self._check_books(self._states)
 
-    # --- What the context says ---------------------------------------------------------------------------------------
+    # --- Members of the context --------------------------------------------------------------------------------------
 
     def _fact(self, name: str) -> Int64s:
         allocator = self.context.kv_block_allocator

@@ -16,8 +16,8 @@ from stateport.spec import StateSpec, spec_options
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Part of a model's states: of the layers [layer_begin, layer_end), what rank head_group of a tensor-parallel group
-    of head_groups ranks holds. All zero: the whole."""
+    """Part of a model's states: the share of rank head_group, in a tensor-parallel group of head_groups ranks, of the
+    layers [layer_begin, layer_end). All zero: the whole."""
 
     layer_begin: int = 0
     layer_end: int = 0
@@ -26,7 +26,7 @@ class Shard:
 
 
 def shard_row(name: str, shard: Any) -> Any:
-    """A shard as C has it. Raises InvalidArgument for what is none."""
+    """A shard as C has it. Raises InvalidArgument for other values."""
     return _c.Shard(**dataclasses.asdict(of_kind(name, shard, Shard)))
 
 
@@ -89,8 +89,8 @@ class ModelLayout(_library.Object):
         return out.value
 
     def spec(self, shard: Shard | None = None) -> StateSpec:
-        """What a rank's state consists of; None: the whole. Raises InvalidArgument for a shard that the model cannot
-        have."""
+        """The tensors of a rank's state; None: of the whole state. Raises InvalidArgument for a shard that the model
+        cannot have."""
         return StateSpec._from(calls.model_layout_spec, self.handle, ctypes.byref(shard_row("shard", shard or Shard())))
 
     def __repr__(self) -> str:

@@ -53,7 +53,7 @@ class MooncakeStore(ClientStore):
         return store
 
 
-# What the client answers: mooncake-store/include/types.h.
+# Statuses of the client: mooncake-store/include/types.h.
 _MOONCAKE_STATUSES = {0: "done", -200: "no_room", -703: "gone", -704: "gone", -705: "done", -710: "gone", -712: "gone",
                       -801: "damaged", -1700: "no_room"}
 _SMALLER_MEMORY = -600

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request cache plans before a pass, and commits after it.
+"""The plan of a request cache before a pass, and its commit after the pass.
 
 The arrays are copies that are made when they are first read; they must be read before the next call that changes the
 cache (later: ClosedError), and stay valid for ever then."""
@@ -22,7 +22,7 @@ Check = Callable[[], None]
 
 
 def _array(plan: PassPlan | GroupPlan, member: str, count: int, dtype: Any) -> Any:
-    with plan._turn:  # of the cache: another thread's call would change what is read
+    with plan._turn:  # of the cache: a call of another thread would change the arrays
         plan._check()
         return copied(getattr(plan._struct, member), count, dtype)
 
@@ -39,7 +39,7 @@ class HitPlaces(NamedTuple):
 
 
 class EndedRequests(NamedTuple):
-    """What to enqueue after requests have ended, before any later call: first the transfers (TRANSFER [n]), then the
+    """Work to enqueue after requests have ended, before any later call: first the transfers (TRANSFER [n]), then the
     copies (SLOT_COPY [n], from live slots to slots for checkpoints). Empty but for a tree with separate_checkpoints."""
 
     transfers: Records
@@ -47,7 +47,7 @@ class EndedRequests(NamedTuple):
 
 
 class GroupPlan:
-    """What a pass needs in one group of layers. Arrays [rows] are in the order of the batch.
+    """The work of a pass in one group of layers. Arrays [rows] are in the order of the batch.
 
     Before the pass: `clear` these slots, then enqueue `copies`. A row reads the conv window
     [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot (-1: it begins with the empty
@@ -228,7 +228,7 @@ class PassPlan:
 
     @functools.cached_property
     def groups(self) -> tuple[GroupPlan, ...]:
-        """What each group of layers needs; with a layout in slots there is one."""
+        """The plan of each group of layers; with a layout in slots there is one."""
         self._check()
         return tuple(GroupPlan(group, self.rows, self._check, self._turn) for group in self._groups)
 
@@ -237,7 +237,7 @@ class PassPlan:
 
 
 class GroupCommit:
-    """What must be enqueued after a pass, for one group of layers: `steps`, then `from_scratch`, then `copies`."""
+    """Work to enqueue after a pass, for one group of layers: `steps`, then `from_scratch`, then `copies`."""
 
     def __init__(self, struct: Any) -> None:
         self.steps: Records = copied(struct.steps, struct.step_count, STEP_COMMIT)

@@ -31,7 +31,7 @@ class Match:
 
     node: to lock; 0: the root, nothing is usable. tokens: usable. walked_tokens: whose KV is there.
     branching_position: where a checkpoint would make the next request hit; 0: nowhere. slot: state@tokens, or NO_SLOT.
-    live_slot: where to copy it, if asked for. lost: why not all of walked_tokens is usable. past: what hix knew of the
+    live_slot: where to copy it, if asked for. lost: why not all of walked_tokens is usable. past: hix's record of the
     prompt, for the inserts of the request. kv_node: the deepest node that ends within walked_tokens. kv: int32 [tokens]
     the KV indices of the usable tokens, if asked for."""
 
@@ -60,7 +60,7 @@ class Inserted:
 
 @dataclasses.dataclass(frozen=True)
 class Victim:
-    """What the tree gives up: the state in `slot` after end_tokens, or NO_SLOT; and the tokens and KV indices of its
+    """A victim of the tree: the state in `slot` after end_tokens, or NO_SLOT; and the tokens and KV indices of its
     node, none if the state goes alone."""
 
     node: int
@@ -94,7 +94,7 @@ class PrefixTree(_library.Object):
 
     page_size, chunk_size: in tokens. max_states_per_path: 0: no limit. layout_fingerprint: StateSpec.fingerprint.
     kv_indices: > 0: KV indices are below this, and one that the tree owns already is refused. hash_seed: a secret where
-    tenants are not trusted. position_tokens: hix: the history of positions so many tokens apart is kept.
+    tenants are not trusted. position_tokens: hix: distance of the positions whose history is kept.
     eviction: None: hix. on_victim: called for every state or node that is about to leave the tree, before it goes; it
     may use other objects, not this tree. True keeps the slot: it is then the caller's, who gives it back with
     release_slots."""
@@ -102,7 +102,7 @@ class PrefixTree(_library.Object):
     def __init__(self, slots: int, *, page_size: int = 1, chunk_size: int = 1, max_states_per_path: int = 0,
                  eviction: Eviction | None = None, layout_fingerprint: int = 0, kv_indices: int = 0, hash_seed: int = 0,
                  position_tokens: int = 0, on_victim: Callable[[Victim], bool] | None = None) -> None:
-        # What it raises is printed, and the slot is not kept.
+        # Its exceptions are printed, and the slot is not kept.
         keeps = None if on_victim is None else _library.answering(
             lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0)
         options = _c.TreeOptions(
@@ -138,7 +138,8 @@ class PrefixTree(_library.Object):
                      None if indices is None else indices[:out.tokens], out)
 
     def check_restore(self, match: Match) -> str:
-        """How the slot of a match compares with what it held then, one of RESTORE_CHECKS: "match" while locked."""
+        """Compares the content of a match's slot with the matched state, one of RESTORE_CHECKS: "match" while
+        locked."""
         out = ctypes.c_int32()
         calls.tree_check_restore(self.handle, ctypes.addressof(match.struct), ctypes.byref(out))
         return RESTORE_CHECKS[out.value]
@@ -169,7 +170,8 @@ class PrefixTree(_library.Object):
         return Lock(calls.tree_lock_node, calls.tree_lock_destroy, self.handle, node)
 
     def evict(self, *, tokens: int = 0, states: int = 0, total_bytes: int = 0) -> tuple[int, int]:
-        """Frees at least what is asked for, or all that is not locked. Answers tokens and states that were freed."""
+        """Frees at least the demand, or all that is not locked if that is less. Returns the tokens and states that were
+        freed."""
         demand, out = _c.EvictDemand(tokens=tokens, states=states, bytes=total_bytes), _c.EvictResult()
         calls.tree_evict_demand(self.handle, ctypes.addressof(demand), ctypes.addressof(out))
         return out.tokens, out.states
@@ -179,7 +181,7 @@ class PrefixTree(_library.Object):
         calls.tree_drop_state(self.handle, node)
 
     def peek_victims(self, kind: str, capacity: int = 16) -> Sequence[Victim]:
-        """What it would give up next for a demand of one of VICTIM_KINDS, in order. Nothing changes."""
+        """The next victims for a demand of one of VICTIM_KINDS, in order. Nothing changes."""
         if kind not in VICTIM_KINDS:
             raise InvalidArgument(f"kind is {kind!r}, and must be one of {', '.join(VICTIM_KINDS)}")
         rows, count = (_c.Victim * len(room("capacity", capacity, np.int8)))(), ctypes.c_size_t()
@@ -223,7 +225,7 @@ class PrefixTree(_library.Object):
         calls.tree_reset(self.handle)
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         calls.tree_check(self.handle)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores that many machines share, from and to memory of the host: of this process and of Valkey. What a client of any
-other store in Python needs is in client_store.py."""
+"""Stores that many machines share, from and to memory of the host: of this process and of Valkey. For clients of other
+stores in Python see client_store.py."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RemoteStore(_library.Object):
             raise
 
     def poll(self, capacity: int = 4096) -> Records:
-        """At most `capacity` answers: REMOTE_COMPLETION [n]. Lets what is under way go on."""
+        """At most `capacity` answers: REMOTE_COMPLETION [n]. Lets operations under way make progress."""
         out, count = room("capacity", capacity, REMOTE_COMPLETION), ctypes.c_size_t()
         calls.remote_store_poll(self.handle, address(out), capacity, ctypes.byref(count))
         answers = out[:count.value]
@@ -114,7 +114,7 @@ class RemoteStore(_library.Object):
 
 
 class InProcessObjects(_library.Object):
-    """What the InProcessStores made of it share: objects in memory of this process, the least recently used one evicted
+    """Objects that the InProcessStores made of it share, in memory of this process, the least recently used one evicted
     first."""
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -136,10 +136,10 @@ class ValkeyStore(RemoteStore):
     """Objects on a server of Valkey or Redis (6 or newer, no cluster). Raises InvalidState where the library was built
     without hiredis.
 
-    url: "valkey://[[user]:password@]host[:port][/database]", "valkeys://…" with TLS; what else is given goes before it.
-    tls: the server's certificate must be of server_name (default: the host) and signed by an authority of ca_file
-    (default: those of the system). lanes: connections, each with a thread. silence_timeout_s: without a byte from or to
-    the server. piece_bytes: larger objects are cut. lifetime_s: the server forgets an object so long after its put, 0:
+    url: "valkey://[[user]:password@]host[:port][/database]", "valkeys://…" with TLS; other arguments override it. tls:
+    the server's certificate must be of server_name (default: the host) and signed by an authority of ca_file (default:
+    those of the system). lanes: connections, each with a thread. silence_timeout_s: without a byte from or to the
+    server. piece_bytes: larger objects are cut. lifetime_s: the server forgets an object this long after its put, 0:
     never by age. 0 elsewhere: the library's default."""
 
     def __init__(self, url: str | None = None, *, host: str | None = None, port: int = 0, database: int = 0,
@@ -216,7 +216,7 @@ def _place(name: str, memory: Any) -> tuple[int, int]:
 
 
 def _batch(tickets: list[int], keys: Sequence[str], objects: list[tuple[Memory, ...]] | None) -> tuple[Any, Any]:
-    """The rows of a batch as C has them, and what must live until its answers."""
+    """The rows of a batch as C has them, and the objects that must live until its answers."""
     for name, values in (("keys", keys), ("memory", objects)):
         if values is not None and len(values) != len(tickets):
             raise InvalidArgument(f"{name} has {len(values)} elements, and tickets has {len(tickets)}")

@@ -100,10 +100,10 @@ class RequestCache(CacheTiers):
     def start(self, tokens: Any, *, namespace: Namespace | None = None, media: Sequence[MediaKey] = (),
               hint: ReuseHint | None = None, now_s: float = 0.0,
               search: str = "everywhere") -> StartedRequest | None:
-        """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes what it
-        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back but
-        after `reset`.
-        search: "everywhere"; "known", the remote tier is not asked what it has; "device", nothing is loaded."""
+        """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes the memory
+        that it needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back
+        but after `reset`.
+        search: "everywhere"; "known", the remote tier is not asked for images; "device", nothing is loaded."""
         if search not in SEARCHES:
             raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
         array = int32s("tokens", tokens)
@@ -210,8 +210,9 @@ class RequestCache(CacheTiers):
         are whole blocks (in columns: of every group, and not in mode none), whatever the placement; dropped_states is 1
         if it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached
         already. Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request
-        reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room. Raises InvalidArgument for a request that does not run or waits for a tier, and for
-        tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding."""
+        reads the cached KV, and the engine's copy is not used. None: the tokens find no room. Raises InvalidArgument
+        for a request that does not run or waits for a tier, and for tokens that are computed already or beyond the
+        prompt; InvalidState while a pass is outstanding."""
         plan = PassPlan(self, self.groups, self._turn)
         groups, out = self._commit_room()
         with self._turn:
@@ -226,7 +227,7 @@ class RequestCache(CacheTiers):
             return plan, PassCommit(out, groups, None)
 
     def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> EndedRequests:
-        """Requests are complete: what is computed is kept where there is a state for it. hints: about prompts that may
+        """Requests are complete: their computed prefixes are kept up to the last state. hints: about prompts that may
         continue them, one for each. With a tree and separate_checkpoints the answer must not be left out."""
         return self._ends(requests, _FINISHED, hints)
 
@@ -235,7 +236,7 @@ class RequestCache(CacheTiers):
         return self._ends(requests, _PREEMPTED, hints)
 
     def abort(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> EndedRequests:
-        """As finish, but nothing more is kept than what was published."""
+        """As finish, but only published prefixes are kept."""
         return self._ends(requests, _ABORTED, hints)
 
     def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> EndedRequests:
@@ -316,8 +317,8 @@ class RequestCache(CacheTiers):
                 return text.value.decode()
 
     def take_events(self, capacity: int = 4096) -> Records:
-        """Moves the oldest events, at most `capacity`: CACHE_EVENT. Sequence numbers count up by one from 1; after a
-        gap, events were lost that nobody took in time."""
+        """Moves the oldest events, at most `capacity`: CACHE_EVENT. Sequence numbers count up by one from 1; a gap
+        means that events were lost because they were not taken in time."""
         out = room("capacity", capacity, CACHE_EVENT)
         out["size"] = CACHE_EVENT.itemsize
         count = ctypes.c_size_t()
@@ -325,7 +326,7 @@ class RequestCache(CacheTiers):
         return out[:count.value]
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         calls.request_cache_check(self.handle)
 
     def _forget_plans(self) -> None:

@@ -22,10 +22,10 @@ class Resharder(_library.Object):
     stages of other pipelines. Element types and conv layouts are converted on the way.
 
     sources together are one state, slot s of each; so are destinations. Raises InvalidArgument for stores that do not
-    hold what their shards say, and for a piece that no source holds."""
+    match their shards, and for a piece that no source holds."""
 
     def __init__(self, layout: ModelLayout, sources: ShardStores, destinations: ShardStores) -> None:
-        self._stores = (layout, *sources, *destinations)  # what the stores view must outlive this
+        self._stores = (layout, *sources, *destinations)  # the memory that the stores view must outlive this
         handle = _library.handle_of("layout", layout, ModelLayout)
         rows = [_rows(name, shards) for name, shards in (("sources", sources), ("destinations", destinations))]
         super().__init__(calls.resharder_create, calls.resharder_destroy, handle, rows[0], len(rows[0]), rows[1],

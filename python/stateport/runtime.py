@@ -21,7 +21,7 @@ _started_in: int | None = None
 class Runtime(_library.Object):
     """Starts the device. The first store makes one by itself; make it before to say which device, or how many threads.
 
-    device: its number; ANY_DEVICE: the one in use. host_threads: of an OpenMP build; 0: what OpenMP says.
+    device: its number; ANY_DEVICE: the one in use. host_threads: of an OpenMP build; 0: as OpenMP decides.
     Kokkos, or a context on the device, that the engine has started is used and stays the engine's."""
 
     def __init__(self, device: int = ANY_DEVICE, host_threads: int = 0) -> None:
@@ -60,6 +60,6 @@ def synchronize(stream: Any = None) -> None:
 
 
 def forget_stream(stream: Any) -> None:
-    """Drops what is kept for an engine's stream: before it is destroyed."""
+    """Drops the resources kept for an engine's stream. Call it before the stream is destroyed."""
     _refuse_after_fork()
     calls.stream_forget(stream_handle(stream))

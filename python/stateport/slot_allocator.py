@@ -24,7 +24,7 @@ TAG_CHECKS: tuple[str, ...] = _c.TAG_CHECK
 
 @dataclasses.dataclass(frozen=True)
 class StateTag:
-    """What a slot holds: the state after exactly `token_count` tokens of a prefix (see hash_blocks), in one layout
+    """The content of a slot: the state after exactly `token_count` tokens of a prefix (see hash_blocks), in one layout
     (StateSpec.fingerprint). token_count -1: nothing."""
 
     token_count: int = -1
@@ -38,7 +38,7 @@ class StateTag:
 
 @dataclasses.dataclass(frozen=True)
 class SlotVictim:
-    """A state that is evicted; its block keeps its KV and its hash. hash: what the state was registered with; not
+    """A state that is evicted; its block keeps its KV and its hash. hash: under which the state was registered; not
     positive if it was not."""
 
     block: int
@@ -75,7 +75,7 @@ class SlotAllocator(_library.Object):
     blocks: ids 0 … blocks - 1; of an own pool the last one is never handed out.
     policy: whether a registered block stays cached without references ("lru") or is dropped ("ref_zero").
     eviction: which states are evicted; None: the least recently used.
-    external_blocks: the blocks are of the engine's own KV pool, which tells what happens to them (retain_blocks,
+    external_blocks: the blocks are of the engine's own KV pool, which reports their changes (retain_blocks,
     release_blocks, register_blocks, deregister_blocks).
     on_victim is called for each state that is evicted, before its slot is used again; it must not raise or call the
     allocator.
@@ -178,7 +178,7 @@ class SlotAllocator(_library.Object):
         return out.value
 
     def set_tag(self, block: int, tag: StateTag) -> None:
-        """Says what the slot of a block holds, once the copy into it was enqueued."""
+        """Sets the content of a block's slot, once the copy into it was enqueued."""
         calls.slot_allocator_set_tag(self.handle, _int32("block", block), ctypes.byref(tag.struct()))
 
     def register_states(self, blocks: Any, hashes: Any) -> None:
@@ -206,7 +206,7 @@ class SlotAllocator(_library.Object):
         return None if out.index < 0 else FoundState(out.index, out.block, out.slot)
 
     def restore(self, block: int, live_slot: int, wanted: StateTag) -> tuple[str, Records]:
-        """Compares the state of a block with what is wanted: one of TAG_CHECKS, and for "match" the copy (SLOT_COPY
+        """Compares the state of a block with the wanted one: one of TAG_CHECKS, and for "match" the copy (SLOT_COPY
         [1]) that brings it into a slot of the store of live states, else no copy."""
         out = _c.Restore()
         calls.slot_allocator_restore(self.handle, _int32("block", block), _int32("live_slot", live_slot),
@@ -241,7 +241,7 @@ class SlotAllocator(_library.Object):
             self.unpin(slot)
 
     def check_invariants(self) -> None:
-        """Recounts everything. Raises InternalError naming what is wrong."""
+        """Recounts everything. Raises InternalError naming the first fault."""
         calls.slot_allocator_check(self.handle)
 
     def _each(self, call: Callable[..., None], blocks: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one state consists of: the tensors of its layers."""
+"""The tensors of one state, by layer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def element_type(name: str, dtype: str) -> int:
 
 
 def spec_options(drafts: int, conv_layout: str, recurrent_dtype: str) -> Any:
-    """What an engine may choose freely for a model of the catalogue."""
+    """Options that an engine may choose freely for a model of the catalogue."""
     _one_of("conv_layout", conv_layout, _LAYOUTS)
     _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
     return _c.SpecOptions(drafts=drafts, conv_layout=_LAYOUTS.index(conv_layout),
@@ -147,7 +147,7 @@ class StateSpec(_library.Object):
 
     @property
     def image_bytes(self) -> int:
-        """What the image of one state takes in a tier, with header and padding."""
+        """Bytes of the image of one state in a tier, with header and padding."""
         out = ctypes.c_uint64()
         calls.image_bytes(self.handle, ctypes.byref(out))
         return out.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request cache keeps below the device."""
+"""Options of the tiers of a request cache."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def medium_number(medium: str) -> int:
 class TierOptions:
     """Room below the device, in bytes; without any there are no tiers.
 
-    state_image_bytes, kv_image_bytes: what the image of one state (all groups together), and of the KV of one block,
-    takes in a tier (StateSpec.image_bytes); 0: what the cache's `eviction` says.
-    queue_bytes: of stores and copies under way; what does not fit is dropped and counted; 0: no limit.
+    state_image_bytes, kv_image_bytes: bytes of the image of one state (all groups together), and of the KV of one
+    block, in a tier (StateSpec.image_bytes); 0: as in the cache's `eviction`.
+    queue_bytes: of stores and copies under way; further ones are dropped and counted; 0: no limit.
     write_through: checkpoints go to the slowest tier as soon as they are made, not when the device drops them.
     host_bytes_per_s, file_bytes_per_s, tokens_per_s, remote_bytes_per_s, remote_latency_s: a hit below the device is
-    taken if loading it takes less time than computing it; every such hit is taken unless all that it needs is known.
+    taken if loading it takes less time than computing it; if a speed that this needs is 0, every hit is taken.
     leading_blocks: the engine keeps the KV that leaves the device by its own means: called with prefixes [n, 2] by
-    `start`, it answers how many of these blocks, from the first one on, can be loaded from there. What it raises is
-    printed, and is 0.
-    remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks it what
-    else is there. max_finds: images of states that a request asks for, at most; -1: none. A
+    `start`, it answers how many of these blocks, from the first one on, can be loaded from there. An exception of it is
+    printed and counts as 0.
+    remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks for
+    others. max_finds: images of states that a request asks for, at most; -1: none. A
     request that ends does not wait for its answers; while more of these are missing than max_requests requests ask for
     at a time, nothing is asked for."""
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of states and KV below the device, in host memory, in files and in a store that machines share, and what moves
-them."""
+"""Images of states and KV below the device, in host memory, in files and in a store that machines share, and their
+transfers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ObjectEncoding:
 @dataclasses.dataclass(frozen=True)
 class RemoteOptions:
     """A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of
-    who wrote them: what rank g of a tensor-parallel group of head_groups ranks would hold of some layers.
+    the writer: the share of rank g, in a tensor-parallel group of head_groups ranks, of some layers.
 
     store: used by no one else while the tiers exist, and without requests that are not answered. states: one for
     each store of states. kv: of a block. head_groups: a multiple of every tensor-parallel size in use.
@@ -90,8 +90,8 @@ class RemoteOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AttachedImages:
-    """What a cache was told of: attached; removed: for which it had no room; skipped: that are nothing of this
-    cache."""
+    """Numbers of images. attached: that the cache took. removed: for which it had no room. skipped: that it cannot
+    use."""
 
     attached: int
     removed: int
@@ -134,7 +134,7 @@ class StateTiers(_library.Object):
                  file_bytes: int = 0, free_floor_bytes: int = 0, file_queue_bytes: int = 0, staging_bytes: int = 0,
                  file_transfers_max: int = 0, file_lanes: int = 0, remote: RemoteOptions | None = None,
                  scrub: bool = False) -> None:
-        self._stores = (*states, kv, remote)  # what they view must outlive this
+        self._stores = (*states, kv, remote)  # the memory that they view must outlive this
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", store, StateStore) for i, store in enumerate(states)))
         name = name_bytes("model", model)
@@ -159,8 +159,8 @@ class StateTiers(_library.Object):
         calls.state_tiers_begin_transfers(self.handle, stream_handle(stream), served, address(array), len(array))
 
     def end_transfers(self, cache: RequestCache, stream: Any = None) -> int:
-        """Tells the cache which transfers have ended, and begins what it names then: once a step, before the next
-        chunk; also while requests wait for loads. Answers how many requests need not wait any more."""
+        """Reports ended transfers to the cache and begins those that it names then. Call it once a step, before the
+        next chunk, also while requests wait for loads. Returns the number of requests whose wait has ended."""
         loaded = ctypes.c_int32()
         served = _library.handle_of("cache", cache, RequestCache)
         calls.state_tiers_end_transfers(self.handle, stream_handle(stream), served, ctypes.byref(loaded))
@@ -189,8 +189,8 @@ class StateTiers(_library.Object):
         calls.state_tiers_execute(self.handle, stream_handle(stream), address(array), len(array))
 
     def poll(self, stream: Any = None, capacity: int = 4096) -> Records:
-        """At most `capacity` transfers that have ended, each once: TRANSFER_RESULT [n]. Lets what is under way go on:
-        call it in every step, on the stream that reads what was loaded."""
+        """At most `capacity` transfers that have ended, each once: TRANSFER_RESULT [n]. Lets transfers under way make
+        progress: call it in every step, on the stream that reads the loaded memory."""
         out, count = room("capacity", capacity, TRANSFER_RESULT), ctypes.c_size_t()
         calls.state_tiers_poll(self.handle, stream_handle(stream), address(out), capacity, ctypes.byref(count))
         return out[:count.value]
@@ -226,7 +226,7 @@ class StateTiers(_library.Object):
         return out
 
     def remove(self, images: Any, stream: Any = None) -> None:
-        """Forgets images (IMAGE_KEY [n]) in host memory and files, in the order of what was enqueued."""
+        """Forgets images (IMAGE_KEY [n]) in host memory and files, in order with the enqueued transfers."""
         array = records("images", images, IMAGE_KEY)
         calls.state_tiers_remove(self.handle, stream_handle(stream), address(array), len(array))
 
@@ -240,21 +240,21 @@ class StateTiers(_library.Object):
             out = np.zeros(count.value, IMAGE_KEY)
 
     def drain(self, stream: Any = None) -> int:
-        """Copies what host memory holds to files that do not hold it: call it and poll until it answers 0. Give up when
-        nothing but failures come. Raises InvalidState without a file tier."""
+        """Copies images in host memory that are not in files to files: call it and poll until it answers 0. Give up if
+        only failures come. Raises InvalidState without a file tier."""
         left = ctypes.c_size_t()
         calls.state_tiers_drain(self.handle, stream_handle(stream), ctypes.byref(left))
         return left.value
 
     def info(self) -> dict[str, int | float]:
-        """What the tiers hold, what opening the folder found, and what was done with files since: the members of
+        """Contents of the tiers, results of opening the folder, and counters of files since then: the members of
         stateport_state_tiers_info."""
         out = _c.StateTiersInfo()
         calls.state_tiers_describe(self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         calls.state_tiers_check(self.handle)
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables with anything in them: what they say is used, or refused by an error of the package."""
+"""Environment variables with any value: it is used, or refused by an error of the package."""
 from __future__ import annotations
 
 import os
@@ -44,6 +44,6 @@ def test_a_variable_of_a_password_is_read_or_refused_without_showing_it(seed: in
         assert "sesame" not in str(refusal.value)
     secret = b"sesame" + any_bytes(rng, 3000 if seed % 2 else 1)
     monkeypatch.setitem(os.environb, b"STATEPORT_TEST_PASSWORD", secret)
-    with pytest.raises(sp.Error) as problem:  # nobody listens there
+    with pytest.raises(sp.Error) as problem:  # no server listens there
         open_store({"store": "valkey", "unix_socket": "no/socket", "password_variable": "STATEPORT_TEST_PASSWORD"})
     assert "sesame" not in str(problem.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo of hand-overs says when it cannot go on. tests/engines/nixl runs it with NIXL."""
+"""Errors of the demo of hand-overs. tests/engines/nixl runs it with NIXL."""
 from __future__ import annotations
 
 import os

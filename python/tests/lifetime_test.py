@@ -57,7 +57,7 @@ def test_closed_stores_are_refused() -> None:
             use()
     copier = sp.SlotCopier(store, store)
     store.close()
-    copier.copy([[0, 1]])  # what an object needs lives on
+    copier.copy([[0, 1]])  # the stores that a copier needs live on
     sp.synchronize()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dynamic inference context of Megatron-LM has, for tests of the drop-in."""
+"""A stand-in for Megatron-LM's dynamic inference context, for tests of the drop-in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAYERS, CONV, SSM = 2, (2, 3), (2, 2, 2)
 
 
 class Engine:
-    """What a dynamic inference context has that the allocator reads, as plain tensors."""
+    """The members of a dynamic inference context that the allocator reads, as plain tensors."""
 
     def __init__(self, blocks: int, slots: int, requests: int = 4, policy: str = "lru", block_tokens: int = 256,
                  alignment: int = 128) -> None:

@@ -16,7 +16,7 @@ from stateport import InvalidArgument  # noqa: E402
 from stateport.megatron import NoSlots  # noqa: E402
 
 RECORDED = pathlib.Path(__file__).parents[3] / "shared" / "golden" / "slot_allocator.json"
-# Where our rule is deliberately safer than what was recorded: what holds at the end instead, by case.
+# Cases in which our rule is deliberately safer than the recorded one, with the final values that hold instead.
 SAFER: dict[str, dict[str, Any]] = {
     "hazard_self_eviction_in_batch": {"block_to_slot": [0, -1, -1, -1, -1, -1]},
     "hazard_invalidate_leaves_hash": {"block_to_slot": [-1] * 6, "mamba_hash_to_block": {}},
@@ -30,8 +30,8 @@ SAFER: dict[str, dict[str, Any]] = {
 
 
 class Replay:
-    """The operations of a recorded case. What the engine's KV allocator does is not replayed: its tables are set to
-    what was recorded after it, and blocks that lost their hash are told, in the order in which they became free."""
+    """The operations of a recorded case. The engine's KV allocator is not replayed: its tables are set to the recorded
+    ones, and blocks that lost their hash are reported in the order in which they became free."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config["nb"], config["slots"], config.get("max_req", 4), config.get("policy", "lru"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ctypes alone would cut, follow or forget: numbers that do not fit, memory that is gone, other objects."""
+"""Mistakes that ctypes alone would not notice: numbers that do not fit, memory that is gone, other objects."""
 from __future__ import annotations
 
 import copy
@@ -136,7 +136,7 @@ def test_an_exception_tells_how_many_were_done() -> None:
 
 
 def test_threads_plan_and_read_without_tearing() -> None:
-    """What one thread reads of its own request is not changed by the calls of others."""
+    """Calls of other threads do not change the arrays that a thread reads of its own request."""
     cache = sp.RequestCache("hash", sp.SlotLayout(layout_fingerprint=1, checkpoints=8), max_requests=4,
                             max_request_tokens=512, kv_tokens=1 << 14, events=True)
     failed: list[BaseException] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every remote store must do, whatever is behind it, seen from Python."""
+"""Rules of every remote store, seen from Python."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def bytes_of_seed(seed: int, count: int) -> np.ndarray:
 
 
 def answers(store: sp.RemoteStore, count: int) -> dict[int, tuple[str, int]]:
-    """Waits for so many answers; there are no more."""
+    """Waits for `count` answers; there are no more."""
     found: dict[int, tuple[str, int]] = {}
     while len(found) < count:
         for ticket, status, _, size in store.poll().tolist():

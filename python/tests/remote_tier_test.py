@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A remote tier that two request caches share, as plain data: what one stored the other asks for."""
+"""A remote tier that two request caches share, as plain data: one asks for the images that the other stored."""
 from __future__ import annotations
 
 from typing import Any

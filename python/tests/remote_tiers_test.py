@@ -55,7 +55,7 @@ def stores(model: ModelLayout, ranks: int) -> list[tuple[StateStore, Shard]]:
 
 
 def words(store: StateStore) -> list[Any]:
-    """What slot 1 holds, by tensor."""
+    """The words of slot 1, by tensor."""
     return [store.tensor(i)[1].copy() for i in range(4)]
 
 
@@ -250,7 +250,7 @@ def end_of(places: int = 1) -> tuple[StateStore, stateport.HandoverEnd]:
 
 
 def test_the_key_of_a_hand_over_lives_as_long_as_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of one record becomes an array that nobody but the call holds."""
+    """A list of one record becomes an array to which only the call holds a reference."""
     _, end = end_of()
     end.pack([[0, 0]])
     stateport.synchronize()

@@ -416,7 +416,7 @@ def test_a_plan_is_forgotten_when_a_newer_one_is_made() -> None:
     for use in uses:
         with pytest.raises(sp.ClosedError, match="the plan is older than the newest call of its cache"):
             use()
-    assert list(start) == [0] and list(first.start) == [0] and len(ids) >= 20  # what was read stays
+    assert list(start) == [0] and list(first.start) == [0] and len(ids) >= 20  # arrays that were read stay
     assert ahead.rows == 1 and len(ahead.room) == 1
     commit = cache.commit(first, [1], [7])
     with pytest.raises(sp.ClosedError, match="older"):

@@ -14,7 +14,7 @@ PROMPT_TOKENS = 100
 
 
 class Engine:
-    """Raises if a state or KV that it goes on from is not what the prompt's tokens make."""
+    """Raises if a state or KV from which it continues does not follow from the prompt's tokens."""
 
     def __init__(self, store: tuple[str, dict[str, Any]]) -> None:
         self._client = connect(*store)
@@ -33,7 +33,7 @@ class Engine:
         return int(self._served.cache.tier_usage("remote").hit_tokens)
 
     def drain(self) -> None:
-        """What the cache holds goes to the store; this is the engine's end."""
+        """Writes the cache to the store and ends the engine."""
         self._served.drain()
         self._is_drained = True
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small model with four families of states and with KV: its layouts, and the values of its checkpoints, which a seed
-makes. What a rank holds of them, and what int8 leaves of them, is computed by numpy alone."""
+makes. A rank's share of them, and their values after int8, are computed by numpy alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What one store of a rank holds: the states of some layers, or KV."""
+    """The content of one store of a rank: the states of some layers, or KV."""
 
     layers: tuple[int, ...]
     tensors: tuple[Tensor, ...]
@@ -78,7 +78,7 @@ class Model:
         return (random.standard_normal(tensor.shape) * 10.0 ** random.uniform(-1, 3, rows)).astype(np.float32)
 
     def share(self, prompt: int, family: int, rank: int, ranks: int, stage: int, stages: int) -> list[Any]:
-        """What a rank of a stage of a pipeline holds of a checkpoint."""
+        """The share of a checkpoint that one rank of a pipeline stage holds."""
         of, wholes = self.families()[family], self.values(prompt, family)
         begin, end = stage * LAYERS // stages, (stage + 1) * LAYERS // stages
         tensors = [(layer, one) for layer in of.layers for one in of.tensors]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that share checkpoints through a store, each a process, of which this file is the program. A rank keeps its
-share of the model of shared_model.py in memory of its own, as an engine does, and does what it is told through a
-pipe."""
+share of the model of shared_model.py in memory of its own, as an engine does, and takes its commands through a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from shared_model import HEADS, LAYERS, LAYERS_PER_OBJECT, Model, decoded, encod
 WAIT_S = 120.0
 KV = 4  # the family that is no state
 FAMILIES = range(KV + 1)
-UNTOUCHED = 0xEE  # what slots hold before
+UNTOUCHED = 0xEE  # content of slots before a test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Side:
 @dataclasses.dataclass(frozen=True)
 class Compared:
     """tensors, bytes: that were compared. wrong: family and number of tensors with another byte than expected. error:
-    of those that were rounded, see error_of."""
+    of tensors that were rounded, see error_of."""
 
     tensors: int
     bytes: int
@@ -60,7 +59,7 @@ def connect(kind: str, options: dict[str, Any]) -> sp.RemoteStore:
 
 
 class Recorder:
-    """A client of a store that holds nothing, and writes down what it is asked for."""
+    """A client of an empty store that records its requests."""
 
     needs_registration = False
 
@@ -120,7 +119,7 @@ class Rank:
         return sp.StateTiers(states=self.states[:KV], kv=self.states[KV], model=self.model.name, remote=remote)
 
     def expected(self, prompt: int, family: int, rounded: bool) -> list[tuple[Any, Any]]:
-        """Of each tensor (what memory must hold, the numbers it was rounded from or None)."""
+        """For each tensor (expected bytes, the numbers before rounding or None)."""
         out = []
         for tensor, share in zip(self.shared[family].layout.spec(self.shared[family].shard),
                                  self.model.share(prompt, family, *self.place), strict=True):
@@ -178,7 +177,7 @@ class Rank:
         return self._ended(self.tiers, len(images))
 
     def compare(self, prompts: Sequence[int], families: Sequence[int] = FAMILIES, rounded: bool = False) -> Compared:
-        """What slots hold with what they should. rounded: it went through int8."""
+        """Compares slots with the expected bytes. rounded: they went through int8."""
         tensors, size, wrong, errors = 0, 0, [], [0.0]
         for prompt in prompts:
             for family in families:
@@ -207,7 +206,7 @@ class Rank:
     def info(self) -> dict[str, Any]:
         return self.tiers.info()
 
-    # --- What somebody else may do to the store ----------------------------------------------------------------------
+    # --- Changes of the store by others ------------------------------------------------------------------------------
 
     def names(self, prompt: int, family: int) -> list[str]:
         """The objects of this rank's share, in the first encoding."""
@@ -251,7 +250,7 @@ class Rank:
 
 
 class Server(Protocol):
-    """What stores objects, in processes of its own."""
+    """A server that stores objects, in processes of its own."""
 
     @property
     def store(self) -> tuple[str, dict[str, Any]]: ...
@@ -378,6 +377,6 @@ def serve(pipe: Connection) -> None:
 
 
 if __name__ == "__main__":
-    import shared_ranks  # what comes through the pipe has this name
+    import shared_ranks  # objects from the pipe name this module
 
     shared_ranks.serve(Connection(int(sys.argv[1])))

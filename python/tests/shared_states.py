@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one group of ranks stores another one loads, whatever their numbers, conv layouts and element types; and what
-they are told when the store has lost or spoilt something. What one engine computed another one hits. Every rank and
-every engine is a process; the store is a server's."""
+"""One group of ranks loads the checkpoints that another one stored, with any numbers of ranks, conv layouts and element
+types, and gets the right status when the store has lost or damaged objects. One engine hits prefixes that another one
+computed. Every rank and every engine is a process; the store is a server's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Exchanged:
     bytes: int
     objects: int  # that the store has
     object_bytes: int
-    error: float  # of what was rounded; 0: every byte is the same
+    error: float  # of rounded tensors; 0: every byte is the same
 
 
 def all_of(answers: Sequence[Sequence[str]]) -> set[str]:
@@ -139,7 +139,7 @@ def spoil(server: Server, model: Model, action: str, arguments: Any, reason: str
         assert names and not names & common
         readers[0].do(action, *arguments(sorted(names)))
         check_spoilt(readers, reason, removes=removes)
-        write(server, model)  # what is wrong or missing is written again
+        write(server, model)  # writes damaged and missing objects again
         assert all_of(readers.do("get", [0])) == DONE
         assert whole(readers.do("compare", PROMPTS))
 
@@ -195,7 +195,7 @@ def another_model_or_layout_finds_nothing(server: Server) -> None:
 
 
 def a_store_that_is_killed_is_reported(server: Server) -> None:
-    """In the middle of puts and of gets. What was loaded before stays, and the next server serves the same clients."""
+    """In the middle of puts and of gets. Loaded states stay, and the next server serves the same clients."""
     model = Model("a store that is killed")
     with Ranks(server, model, Side(2)) as writers, Ranks(server, model, Side(1, conv_layout="ds")) as readers:
         writers.do("fill", [0, 1, 2])
@@ -242,7 +242,7 @@ def a_writer_that_is_killed_leaves_no_object(server: Server) -> None:
         assert all_of(found[2:]) == all_of(got[2:]) == {"gone"}
         assert whole(readers.do("compare", [0])[:2])
         end = time.monotonic() + WAIT_S
-        while True:  # Mooncake keeps the names of what is being put for a while
+        while True:  # Mooncake keeps the names of unfinished puts for a while
             write(server, model, [0])
             if (ended := all_of(readers.do("get", [0]))) == DONE:
                 break

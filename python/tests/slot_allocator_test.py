@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SlotAllocator and CheckpointPlanner: what they decide is tested in C++; here, that each call does what it says."""
+"""SlotAllocator and CheckpointPlanner: their decisions are tested in C++; here, that each call works."""
 from __future__ import annotations
 
 import gc
@@ -107,7 +107,7 @@ def test_a_policy_learns_what_was_served() -> None:
     states.register_states([0, 1], [10, 20])
     states.release_blocks([0, 1])
     states.note_served([10], usable_blocks=1, now_s=1.0, hint=stateport.ReuseHint(factor=2.0))
-    assert states.peek_victims(1)[0].block == 1  # nobody has told of it
+    assert states.peek_victims(1)[0].block == 1  # no request has reported it
     with pytest.raises(InvalidArgument):
         states.note_served([10], usable_blocks=1, now_s=0.5)
 
@@ -174,7 +174,7 @@ def test_a_commit_may_be_short_of_slots_or_be_abandoned() -> None:
     planner.clear()
     commit = planner.commit()
     assert len(commit.from_scratch) == len(commit.from_live) == 0
-    states.close()  # the planner holds on to what it needs
+    states.close()  # the planner keeps the allocator alive
     planner.publish()
     planner.close()
 

@@ -231,7 +231,7 @@ class Copying:
 
 
 def test_a_copy_is_no_view() -> None:
-    """What is written into it, the engine would never see."""
+    """The engine would never see bytes that are written into a copy."""
     spec, array = sp.StateSpec([STATE]), filled(3)[1]
     sp.StateStore.view(spec, [Exported(array, 0)])
     for tensor in (Exported(array, 0, flags=_tensors._COPIED), Copying(array)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tenants on one RequestCache: what plans name to be cleared, and what nobody shares."""
+"""Two tenants on one RequestCache: memory that plans name to be cleared, and prefixes that tenants do not share."""
 from __future__ import annotations
 
 import random

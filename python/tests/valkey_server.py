@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 class Server:
-    """What is killed has nothing when it starts again."""
+    """A server that was killed is empty when it starts again."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder, self._port = folder, free_port()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two sides of the connector for vLLM, under a stand-in for vLLM whose pages tell what made them."""
+"""The two sides of the connector for vLLM, under a stand-in for vLLM whose pages name the tokens that made them."""
 from __future__ import annotations
 
 import dataclasses
@@ -43,7 +43,7 @@ def serve(engine: Engine, *requests: Request) -> list[int]:
 
 
 def begin(engine: Engine, steps: int) -> Request:
-    """A prompt of 42 tokens that is under way after so many steps of 8."""
+    """A prompt of 42 tokens after `steps` steps of 8 tokens."""
     engine.budget = 8
     one = request("a", prompt(42))
     engine.add(one)
@@ -355,7 +355,7 @@ def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path)
     second = engine_of(options, ranks=2)
     assert len(second.ranks[0].info.images) > 0 and len(second.ranks[1].info.images) == 0
     second.step()
-    assert len(second.ranks[0].side.images()) == 0  # what one worker alone has is of no use
+    assert len(second.ranks[0].side.images()) == 0  # an image that only one worker has is of no use
     assert serve(second, request("a", prompt(42))) == [0]
     second.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells the states of two models apart in files."""
+"""Names that tell the states of two models apart in files."""
 from __future__ import annotations
 
 import os

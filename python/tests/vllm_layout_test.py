@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's pages hold, and where."""
+"""The contents of vLLM's pages, and their places."""
 from __future__ import annotations
 
 import types

@@ -33,8 +33,8 @@ SHARING = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, decode_check
 
 
 class SlowClient:
-    """Objects in a dictionary. While `status` is None no find is answered; "failed": so all are. It counts what it is
-    asked for."""
+    """Objects in a dictionary. While `status` is None no find is answered; "failed": all fail. It counts its
+    requests."""
 
     needs_registration = False
 
@@ -122,7 +122,7 @@ def test_what_one_engine_computed_another_one_restores_and_the_other_way_round(s
     assert values["asked_images"] > values["found_images"] > 0 and "failed_transfers" not in values
     assert values["loaded_bytes:remote"] > 0 and "late_loads" not in values
     assert serve(first, request("b", branch)) == [44]
-    # Requests of the cache with the numbers of those that loaded.
+    # These requests of the cache have the numbers of the requests that loaded before.
     assert serve(second, request("c", prompt(42)), request("d", prompt(42))) == [40, 40]
     assert values["hits:host"] == 2 and values["hits:remote"] == 2
     for engine in (first, second):
@@ -145,7 +145,7 @@ def test_states_of_decoding_are_kept_without_asking(shared: sp.InProcessObjects)
     one = request("a", prompt(22), output=16)
     serve(first, one)
     values = settled(first)
-    assert values["asked_images"] == 5  # of the prompt alone, and not of what was decoded
+    assert values["asked_images"] == 5  # of the prompt alone; decoded tokens are not asked for
     assert serve(second, request("b", [*one.all_token_ids, 5])) == [36]
     for engine in (first, second):
         engine.close()
@@ -168,7 +168,7 @@ def test_after_a_reset_nothing_is_shared_with_what_was_stored_before_or_with_oth
     first.side.reset()
     settled(first)
     assert serve(first, request("b", prompt(42))) == [0]
-    assert serve(first, request("c", prompt(42))) == [40]  # what it computed since then it has
+    assert serve(first, request("c", prompt(42))) == [40]  # its states from after the reset
     assert serve(first, request("d", prompt(30, 7))) == [0]
     settled(first)
     assert serve(second, request("e", prompt(30, 7))) == [0]
@@ -187,7 +187,7 @@ def test_a_store_that_does_not_answer_keeps_one_prompt_waiting_and_no_other(slow
     values = engine.side.counters.values
     assert values["late_loads"] == 1 and slow.finds > 0
     finds = slow.finds
-    assert serve(engine, request("b", prompt(42)), request("c", prompt(30, 2))) == [40, 0]  # and what is here is used
+    assert serve(engine, request("b", prompt(42)), request("c", prompt(30, 2))) == [40, 0]  # b hits the pools
     assert values["late_loads"] == 1 and slow.finds == finds
     slow.status = "done"
     settled(engine)
@@ -283,7 +283,7 @@ def test_a_store_that_fails_is_not_asked_again_at_once(slow: SlowClient, monkeyp
 
 
 def test_images_that_are_gone_when_they_are_got_are_computed(slow: SlowClient) -> None:
-    """The client finds what it cannot give."""
+    """The client finds images that it then cannot deliver."""
     first, second = engine_of(), engine_of()
     serve(first, request("a", prompt(42)))
     settled(first)

@@ -44,7 +44,7 @@ def kv_cache_config(drafts: int = 0) -> Any:
 
 
 def content(kind: str, layer: str, tokens: Sequence[int], size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """What this prefix leaves in a layer: `size` bytes."""
+    """The content of a layer after this prefix: `size` bytes."""
     name = f"{kind} {layer} {len(tokens)} ".encode() + np.asarray(tokens, np.int32).tobytes()
     return np.frombuffer(hashlib.shake_128(name).digest(size), np.uint8)
 
@@ -105,7 +105,7 @@ class Request:
 
 
 class Engine:
-    """Steps: admits requests, runs a chunk of each, and hands what vLLM hands to the connector."""
+    """Steps: admits requests, runs a chunk of each, and calls the connector as vLLM does."""
 
     def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, drafts: int = 0,
                  chance: random.Random) -> None:
@@ -151,7 +151,7 @@ class Engine:
                 rank.spoil(block)
 
     def visit(self, request: Request, begin: int, end: int, *, write: bool) -> None:
-        """Writes or checks what the tokens [begin, end) leave: KV of the blocks, and the state at the end."""
+        """Writes or checks the KV of the blocks of tokens [begin, end), and the state at the end."""
         for rank in self.ranks:
             for group in KV_GROUPS:
                 for k in range(begin // BLOCK, -(-end // BLOCK)):
@@ -271,7 +271,7 @@ class Engine:
         return loads
 
     def local_hit(self, request: Request) -> int:
-        """What vLLM's own cache would have: here whatever chance says."""
+        """Tokens in vLLM's own cache: a random number here."""
         whole = (len(request.all_token_ids) - 1) // BLOCK
         return self.chance.randrange(whole + 1) * BLOCK if self.local_hits and self.chance.random() < 0.3 else 0
 

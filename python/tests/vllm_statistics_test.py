@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector counts."""
+"""Counters of the connector."""
 from __future__ import annotations
 
 import pytest

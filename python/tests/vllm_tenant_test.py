@@ -81,7 +81,7 @@ def test_places_that_change_salt_are_zero_before_they_are_written() -> None:
 
 
 def test_without_scrub_bytes_of_another_salt_are_there() -> None:
-    """So the test above sees what there is to see."""
+    """Shows that the test above can see leaks."""
     assert converse(False, 1).leaks > 0
 
 
@@ -100,8 +100,8 @@ def test_the_pools_are_zero_when_a_worker_has_ended(scrub: bool) -> None:
 
 
 def check_order(plan: StepPlan, scrubbed: set[int]) -> int:
-    """Follows what a step does to places of KV. Nothing that was scrubbed and not written since goes to a file. Answers
-    how many places do."""
+    """Follows the work of a step on places of KV. A place that was scrubbed and not written since must not go to a
+    file. Returns the number of places that go to files."""
     read = 0
     for save in plan.saves:
         if isinstance(save, PlaceClears):
@@ -119,7 +119,8 @@ def check_order(plan: StepPlan, scrubbed: set[int]) -> int:
 
 
 def test_what_is_scrubbed_was_written_to_files_before(tmp_path: pathlib.Path) -> None:
-    """Files have less room than the pools, so that what leaves the pools is written when its place is taken."""
+    """Files have less room than the pools, so that a victim of the pools is written to a file before its place is
+    taken."""
     read = 0
     for seed in seeds(6):
         print("seed", seed)

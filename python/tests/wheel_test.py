@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wheel holds, and that it depends on no folder of the machine that built it."""
+"""The files of a wheel, and that it depends on no folder of the machine that built it."""
 from __future__ import annotations
 
 import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conversation with a tiny random model. It answers nonsense; what is real is how much of each turn is computed."""
+"""A conversation with a tiny random model. Its answers are nonsense; the computed and the reused tokens of each turn
+are real."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def _answer(cache: PrefixCache, text: str, tokens: int) -> str:
 
 
 def progress(served: Served, saved_s: float) -> str:
-    """One line: what a turn reused, and what all of them saved."""
+    """One line: tokens that a turn reused, and the time that all turns saved."""
     share = served.reused_tokens / served.prompt_tokens
     bar = "#" * round(20 * share)
     where = f", {served.loaded_tokens} of them from {served.loaded_from}" if served.loaded_tokens else ""

@@ -26,7 +26,7 @@ _WAIT_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a rank has to do, and with whom."""
+    """The job of a rank, and its peers."""
 
     model: str
     recurrent_dtype: str  # of the store of this rank
@@ -78,7 +78,7 @@ class Rank:
             self.end.memory(0)[-4096] ^= 1
 
     def fetch(self, prompt: int, ranges: Records, peers: dict[int, Peer]) -> None:
-        """Reads what the plan says from the other group's memory."""
+        """Reads the ranges of the plan from the other group's memory."""
         for rank, peer in peers.items():
             mine = ranges[ranges["src_rank"] == rank]
             if not len(mine):
@@ -97,7 +97,7 @@ class Rank:
                 raise RuntimeError(f"NIXL did not read from {peer.name}: {state}")
 
     def same_as_computed(self, prompt: int) -> bool:
-        """Whether slot `prompt` holds what this rank would have computed, byte for byte."""
+        """Whether slot `prompt` holds the state that this rank would have computed, byte for byte."""
         expected = StateStore(self.layout.spec(self.task.shard), 1)
         whole = state_of(self.task.model, prompt)
         Resharder(self.layout, [(whole, Shard())], [(expected, self.task.shard)]).copy([[0, 0]])
@@ -129,7 +129,7 @@ def slot_bytes(store: StateStore, tensor: int, slot: int) -> Any:
 
 
 def state_of(model: str, prompt: int) -> StateStore:
-    """The whole state after a prompt, in float32: small numbers that stand for what the model would compute."""
+    """The whole state after a prompt, in float32: small numbers that stand for the result of a model."""
     spec = ModelLayout.find(model, recurrent_dtype="float32").spec()
     store = StateStore(spec, 1)
     for i in range(len(spec)):

@@ -23,7 +23,7 @@ _SYSTEM_TOKENS, _QUESTION_TOKENS, _ANSWER_TOKENS = 400, 40, 24
 
 @dataclasses.dataclass
 class Measured:
-    """Of each request, in order: what the cache did, the seconds to the first token with and without it, and the bytes
+    """For each request, in order: the cache's counts, the seconds to the first token with and without it, and the bytes
     that tiers hold then."""
 
     served: list[Served] = dataclasses.field(default_factory=list)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of nine hybrid architectures with a few thousand random weights each: nothing is downloaded, and what they
-answer depends on every token before."""
+"""Models of nine hybrid architectures with a few thousand random weights each: nothing is downloaded, and each token of
+an answer depends on every token before it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DELTA_NET = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_
               "linear_value_head_dim": 8}
 _MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8, "mamba_chunk_size": 16}
 
-# The names of configuration and model in transformers, and what the configuration says beside _COMMON.
+# The names of configuration and model in transformers, and the entries of the configuration beside _COMMON.
 _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3_next": ("Qwen3NextConfig", "Qwen3NextForCausalLM", {
         **_DELTA_NET, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this adapter refuses, beside what the package does."""
+"""Errors of this adapter, beside those of the package."""
 
 from __future__ import annotations
 

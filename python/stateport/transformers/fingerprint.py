@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the states of two models differ, as one name."""
+"""A name of a model: models with equal names have equal states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-_UNREAD = ("_name_or_path", "transformers_version")  # of a configuration: where it came from, not what it computes
+_UNREAD = ("_name_or_path", "transformers_version")  # of a configuration: they change no result
 
 
 def model_name(model: Any) -> str:

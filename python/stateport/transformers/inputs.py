@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `generate` may be asked for with a cache of prefixes."""
+"""Options of `generate` that a cache of prefixes supports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's DynamicCache holds for one sequence, found by running the model over a few tokens."""
+"""The tensors of a model's DynamicCache for one sequence, found by running the model over a few tokens."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def _apart(logits: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def cache_argument(model: Any) -> str:
-    """What the model's forward calls its cache: `cache` from transformers 5.24 on, before that `past_key_values`."""
+    """The name of the cache among the arguments of the model's forward: `cache` from transformers 5.24 on, before that
+    `past_key_values`."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 

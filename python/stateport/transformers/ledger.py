@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bookkeeping of cached prefixes together with the memory it speaks of: what is decided here is moved here."""
+"""The bookkeeping of cached prefixes together with their memory: it decides and carries out the copies."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, en
 
 @dataclasses.dataclass
 class Running:
-    """A request that runs. cache: what the model goes on from; None: nothing is restored. position: tokens whose KV and
-    state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded. skipped: tokens of a
-    hit that was not taken: the request has ended."""
+    """A request that runs. cache: from which the model continues; None: nothing is restored. position: tokens whose KV
+    and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded. skipped: tokens of
+    a hit that was not taken: the request has ended."""
 
     number: int
     started: StartedRequest
@@ -175,7 +175,7 @@ class Ledger:
             return True
 
     def finish(self, running: Running, hint: ReuseHint | None) -> None:
-        """The request is complete: what it computed stays, where there is a state for it."""
+        """The request is complete: its computed prefix is kept up to the last state."""
         with self.lock:
             if self.book.closed:
                 return
@@ -189,7 +189,7 @@ class Ledger:
             self._end()
 
     def abort(self, running: Running) -> None:
-        """Nothing more of the request is kept than what was published. Twice is fine, and after close, too."""
+        """Only the published prefixes of the request are kept. Twice is fine, and after close, too."""
         with self.lock:
             if self.book.closed:
                 return
@@ -281,7 +281,7 @@ class Ledger:
             self._end()
 
     def close(self) -> None:
-        """Writes what is cached to files. What runs is given up."""
+        """Writes the cache to files. Aborts running requests."""
         with self.lock:
             if self._in_files:
                 self.drain()

@@ -38,20 +38,20 @@ class PrefixCache:
             output = cache.generate(input_ids, max_new_tokens=100)   # in place of model.generate
 
     memory: bytes for states and KV, on the model's device. state_share: the part of it for states. tiers: where both go
-    when it is full. page_tokens: KV is kept, and prompts are matched, in pages of so many tokens; None: 1, and 16 with
-    tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: what the model and memory
-    allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward pass.
-    speed: how long passes and loads take, where an operator knows; None: it is measured. skip_slow_hits: a hit of
-    `generate` and `stream` that takes longer than one pass over the whole prompt is not taken; False: every hit is.
-    eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a random
-    one, and with a folder 0: later caches find the files of those that had their seed. scrub: memory that changes
-    tenant (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are
-    given back. The memory in which the model computes is torch's, which clears nothing.
+    when it is full. page_tokens: KV is kept, and prompts are matched, in pages of this size; None: 1, and 16 with
+    tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: as long as the model and
+    memory allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward
+    pass. speed: how long passes and loads take, where an operator knows; None: it is measured. skip_slow_hits: a hit of
+    `generate` and `stream` is not taken if it takes longer than one pass over the whole prompt; False: every hit is
+    taken. eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a
+    random one, and with a folder 0: later caches with the same seed find the files. scrub: memory that changes tenant
+    (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are given
+    back. The memory in which the model computes is torch's, and is not cleared.
 
     Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
     tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
     may call. A forked process makes its own.
-    Raises UnsupportedModel, and InvalidArgument for what does not fit."""
+    Raises UnsupportedModel, and InvalidArgument for options that do not fit the model."""
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  state_share: float = 0.5, max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096,
@@ -84,11 +84,12 @@ class PrefixCache:
 
     def generate(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
                  **options: Any) -> Any:
-        """What model.generate answers for these input_ids [1, tokens] and options. `last` says what was saved.
+        """The answer of model.generate for these input_ids [1, tokens] and options. `last` has the saved tokens and
+        time.
 
-        namespace: prompts of different ones share nothing. hint: what is known of the prompt's future. Raises
-        InvalidArgument for more than one sequence, for padding, and for options that need a cache of their own
-        (num_beams, assistant_model, …)."""
+        namespace: prompts of different ones share nothing. hint: about the prompt's future. Raises InvalidArgument for
+        more than one sequence, for padding, and for options that need a cache of their own (num_beams, assistant_model,
+        …)."""
         self._ledger.require_open()  # before torch does anything: in a child of a fork its threads are not there
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
@@ -101,9 +102,10 @@ class PrefixCache:
 
     def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,
                hint: ReuseHint | None = None, timeout_s: float | None = None, **options: Any) -> TokenStream:
-        """As generate, but answers an iterator over what is sampled, while it is: token ids, or text with a tokenizer.
+        """As generate, but returns an iterator over the answer while it is sampled: token ids, or text with a
+        tokenizer.
 
-        Closing it, or leaving its `with` statement, ends the generation early and keeps what was computed so far."""
+        Closing it, or leaving its `with` statement, ends the generation early and keeps the tokens computed so far."""
         self._ledger.require_open()
         check_options(self.model, input_ids, options)
         check_ids(self.model, input_ids)
@@ -146,7 +148,7 @@ class PrefixCache:
         return self._ledger.book.stats()
 
     def tier_usage(self, medium: str) -> TierUsage:
-        """What "host" or "file" holds and did."""
+        """Contents and counters of "host" or "file"."""
         self._ledger.require_open()
         return self._ledger.book.tier_usage(medium)
 
@@ -167,18 +169,18 @@ class PrefixCache:
         self._ledger.reset()
 
     def drain(self) -> None:
-        """Writes what is cached to files, so that another process, or the next run, finds it. Waits for it."""
+        """Writes the cache to files, so that another process, or the next run, finds it. Waits until it is written."""
         self._ledger.require_open()
         self._ledger.drain()
 
     def check_invariants(self) -> None:
-        """Recounts everything; raises InternalError that names what is wrong."""
+        """Recounts everything; raises InternalError naming the first fault."""
         self._ledger.require_open()
         self._ledger.check_invariants()
 
     def close(self) -> None:
-        """Writes what is cached to files, if there are any, and gives all memory back. Requests that run are aborted:
-        what they do next raises ClosedError. Closing twice is fine."""
+        """Writes the cache to files, if there are any, and gives all memory back. Running requests are aborted: their
+        next call raises ClosedError. Closing twice is fine."""
         if not self._ledger.book.closed:
             self._ledger.close()
             attention.leave(self.model)

@@ -19,7 +19,7 @@ _FLUSH_TOKENS = 64  # sampled tokens that wait to be told, without pages
 
 @dataclasses.dataclass
 class Served:
-    """What the cache did for one request.
+    """The cache's work for one request.
 
     reused_tokens: of the prompt, that were not computed; loaded_tokens: those of them that came from a tier, and
     loaded_from which ("" : none). skipped_tokens: that were found, and computed all the same, because that is faster:
@@ -45,11 +45,11 @@ class Served:
 
 
 class Request(StoppingCriteria):  # type: ignore[misc]
-    """A request that started. past_key_values goes on from what the prompt shares with earlier ones.
+    """A request that started. past_key_values holds the prefix that the prompt shares with earlier ones.
 
     `prefill` runs the prompt but for its last token. Then each forward pass over one token is followed by `append` with
-    what was sampled; or the request is handed to `generate` as a stopping criterion, which tells it. Leaving its `with`
-    statement finishes the request; an exception aborts it."""
+    the sampled token; or the request is handed to `generate` as a stopping criterion, and appends the tokens itself.
+    Leaving its `with` statement finishes the request; an exception aborts it."""
 
     def __init__(self, owner: Any, ledger: Ledger, ids: torch.Tensor, options: dict[str, Any]) -> None:
         self._owner, self._ledger, self._ids, self._hint = owner, ledger, ids, options["hint"]
@@ -117,7 +117,7 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         if not self._owner.layout.stepwise:
             most: int = self._owner.chunk_tokens
             return min(left, most)
-        # What follows the first pass is slow: it is as long as it can be, and ends where its state can be kept.
+        # Passes after the first are slow, so the first is as long as it can be, and ends where its state can be kept.
         page: int = self._owner.page_tokens
         return left // page * page if at == 0 and left >= page else left
 
@@ -174,7 +174,7 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             self._leave()
 
     def _wants_state(self, position: int) -> bool:
-        """Whether the cache may want the state after so many tokens, which is the one that there is now."""
+        """Whether the cache may keep the current state, after `position` tokens."""
         if position <= self.served.prompt_tokens:
             return True
         page = self._owner.page_tokens
@@ -200,13 +200,13 @@ class Request(StoppingCriteria):  # type: ignore[misc]
     # --- The end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Keeps what was computed. Ending a request twice is fine."""
+        """Keeps the computed prefix. Ending a request twice is fine."""
         if not self._ended:
             self._tell()
             self._end(keep=True)
 
     def abort(self) -> None:
-        """Keeps what other requests can find already, and nothing more."""
+        """Keeps only prefixes that other requests can find already."""
         self._end(keep=False)
 
     def _end(self, keep: bool) -> None:

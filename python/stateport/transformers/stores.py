@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of cached states and KV, and what moves between it and a DynamicCache."""
+"""The memory of cached states and KV, and copies between it and a DynamicCache."""
 
 from __future__ import annotations
 

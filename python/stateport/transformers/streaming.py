@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a generation samples, while it samples."""
+"""The tokens of a generation while it samples."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class TokenStream(Iterator[Any]):
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._done = False
-        self.output: Any = None  # what generate answered, when the iteration is over
+        self.output: Any = None  # the answer of generate, when the iteration is over
         streamer = _Text(tokenizer, self._queue) if tokenizer is not None else _Tokens(self._queue)
         criteria = [_Stop(self._stop), *(options.pop("stopping_criteria", None) or [])]
-        # The thread does not hold on to the stream: one that nobody reads any more ends.
+        # The thread holds no reference to the stream, so an abandoned stream ends.
         self._thread = threading.Thread(
             target=_generate, name="stateport-stream", daemon=True,
             args=(cache, input_ids, {**options, "streamer": streamer, "stopping_criteria": criteria}, self._queue))

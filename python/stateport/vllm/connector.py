@@ -87,7 +87,7 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a cache: what is lost is computed
+        return False  # a cache: lost tokens are computed
 
     @property
     def _decides(self) -> SchedulerSide:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is called in files and in shared stores, so that no engine takes the states of another model."""
+"""Names of models in files and in shared stores, so that no engine takes the states of another model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from stateport.errors import InvalidArgument
 
 def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", rank: str = "",
                outlives: bool = True) -> str:
-    """Of the weights (`named`, or what is known of them) and of everything in the configuration that changes what a
-    prompt leaves in memory. rank: which part of the model. outlives: what has the name is there for other processes,
-    too. Raises InvalidArgument where equal names can then be of other weights. Where named weights lie is no matter."""
+    """Names the weights (`named`, or facts about their files) and everything in the configuration that changes the KV
+    and states of a prompt. rank: which part of the model. outlives: other processes use states of this name, too.
+    Raises InvalidArgument if other weights could then have the same name. The path of named weights does not enter the
+    name."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
     config = model.hf_config.to_dict()
     if named:
@@ -47,7 +48,8 @@ def _drafts(vllm_config: Any) -> list[str]:
 
 
 def _kernels(vllm_config: Any) -> list[str]:
-    """What decides how kernels pack the values of a page beyond its shape and strides: on a CPU its instructions."""
+    """Facts that decide how kernels pack the values of a page, beyond its shape and strides: on a CPU its
+    instructions."""
     chosen = [str(getattr(getattr(vllm_config, "attention_config", None), "backend", None)),
               str(getattr(vllm_config.cache_config, "kv_cache_layout", None))]
     torch = sys.modules.get("torch")

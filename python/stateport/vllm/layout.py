@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM's pages hold: its groups of layers, and where the bytes of a block lie in each layer's tensor."""
+"""The content of vLLM's pages: its groups of layers, and where the bytes of a block lie in each layer's tensor."""
 
 from __future__ import annotations
 

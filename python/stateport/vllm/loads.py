@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What requests of the cache ask the tiers for and load, seen in the transfers that the cache names."""
+"""Finds and loads of the cache's requests, seen in the transfers that the cache names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KV = CONTENTS.index("kv_block")
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What a request loads. medium: the slowest tier. tokens: of the longest prefix."""
+    """The load of a request. medium: the slowest tier. tokens: of the longest prefix."""
 
     medium: str
     tokens: int
@@ -26,8 +26,8 @@ class Load:
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """asked: finds. found: those of them that were done. failed: transfers that were not done, but for what was asked
-    for and is not there."""
+    """asked: finds. found: those of them that were done. failed: transfers that were not done, without finds of missing
+    images."""
 
     asked: int
     found: int
@@ -54,7 +54,7 @@ class Loads:
         return "known" if time.monotonic() < self._ask_from_s else "everywhere"
 
     def begin(self, transfers: Records) -> list[tuple[str, int, int]]:
-        """Transfers are under way. What is loaded: tier, blocks of KV, states."""
+        """Notes transfers that begin. Returns the loads: tier, blocks of KV, states."""
         loaded = []
         for number, kind, request in zip(*(transfers[name].tolist() for name in ("id", "kind", "request")),
                                          strict=True):
@@ -88,7 +88,7 @@ class Loads:
         return Answers(asked, found, failed)
 
     def give_up(self, request: int) -> None:
-        """Nobody waits for this request of the cache any more."""
+        """The engine no longer waits for this request of the cache."""
         late = {number for number, (whose, _) in self._under_way.items() if whose == request}
         if late:
             self._late[request] = late

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler's side tells the workers for a step, and what they answer. Plain data: it crosses processes."""
+"""Messages of the scheduler's side to the workers for a step, and their answers. Plain data: it crosses processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StepPlan:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker says before the first step: its pools, the bytes of what they hold, and the images in its files."""
+    """A worker's facts before the first step: its pools, the bytes of their contents, and the images in its files."""
 
     kv_blocks: int
     states: int
@@ -65,7 +65,7 @@ class WorkerInfo:
 
 
 class StepBuilder:
-    """Gathers what a step does. Neighbouring saves go into one copy, unless they write the same place."""
+    """Gathers the work of a step. Neighbouring saves go into one copy, unless they write the same place."""
 
     def __init__(self) -> None:
         self._restores: dict[int, list[Int32s]] = {}
@@ -132,7 +132,8 @@ def _images(rows: set[bytes]) -> Records:
 
 
 class ResultCount:
-    """Gathers what the workers answer: a transfer ended when all of them answered, with the worst of their answers."""
+    """Gathers the answers of the workers: a transfer ended when all of them answered, with the worst of their
+    answers."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator tells the connector."""
+"""Options of the connector, set by an operator."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ConnectorOptions:
     """The keys of vLLM's kv_connector_extra_config.
 
     host_bytes: of host memory in each worker, for KV and states together.
-    folder, file_bytes: images in files, which later engines find, too; so many bytes of each worker. None: no files.
-    The folder above must be there.
+    folder, file_bytes: images in files, which later engines find, too; file_bytes for each worker. None: no files. The
+    folder above must be there.
     remote: a store that engines on any machine share: {"store": "mooncake", "master": "HOST:PORT", …} or {"store":
     "valkey", "url": "valkey://HOST:PORT", …}, with the arguments of MooncakeStore.connect or of ValkeyStore. Each
-    worker opens it. Engines of one model, parallelism and version of vLLM find what the others computed. A password is
-    named by "password_variable", an environment variable. None: nothing is shared.
-    remote_bytes: of images there that this engine remembers; what else is there it asks for.
-    load_wait_s: a prompt waits so long for files and the store, then it is computed. Until what it waited for is
-    answered, no prompt waits. 0: without end.
+    worker opens it. Engines of one model, parallelism and version of vLLM find each other's states. A password is named
+    by "password_variable", an environment variable. None: nothing is shared.
+    remote_bytes: of images there that this engine remembers; it asks for others.
+    load_wait_s: a prompt waits this long for files and the store, then it is computed. Until its transfers are
+    answered, no other prompt waits. 0: without end.
     checkpoint_tokens: a prompt leaves a state at its multiples (rounded up to whole blocks of vLLM), where later
     prompts may branch off. Each one ends a chunk of the prefill. 0: only where the prompt leaves a prefix that is
     cached, and where vLLM itself ends a chunk.
@@ -44,8 +44,8 @@ class ConnectorOptions:
     configuration and, of a local folder, the names, sizes and times of its files: machines with copies of their own
     share nothing then.
     hash_seed_variable: an environment variable with a secret number from 1 to 2^64 - 1, which enters all names of
-    prompts: vLLM prints what is said here. Engines that share a folder or a store have one. None: a random one, and
-    with a folder or a store none.
+    prompts. The options name the variable, because vLLM prints them. Engines that share a folder or a store have one.
+    None: a random one, and with a folder or a store none.
     scrub: where prompts have a cache_salt, places of the pools on the host that change salt are set to zero before they
     are written, all of them at the end, and bytes of files before they are given back. vLLM's own pages are vLLM's, and
     objects in a store are the store's."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request of vLLM says about its prompt: tokens, and what keeps it apart from prompts of the same tokens."""
+"""The prompt of a vLLM request: its tokens, and the names that keep it apart from prompts of the same tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokens_of(request: Any) -> Int32s | None:
 
 def namespace_of(request: Any, resets: int = 0) -> Namespace | None:
     """Of the adapter and the salt: requests that differ in one of them share nothing. resets: of this process. After
-    one, weights may have changed: nothing is shared with what was stored before, or with other processes."""
+    one, weights may have changed: nothing is shared with earlier states, or with other processes."""
     lora, salt = getattr(request, "lora_request", None), getattr(request, "cache_salt", None)
     if lora is None and salt is None and not resets:
         return None
@@ -35,8 +35,8 @@ def namespace_of(request: Any, resets: int = 0) -> Namespace | None:
 
 
 def _adapter(lora: Any) -> bytes:
-    """With what is known of its files, since an adapter may be trained again at the same place. Where none are known,
-    it is kept apart from those of other processes."""
+    """Names an adapter with facts about its files, since it may be trained again at the same place. Without known
+    files, it is kept apart from those of other processes."""
     known = files_of(str(lora.lora_path))
     facts = known if known is not None else (_PROCESS, lora.lora_int_id)
     return repr((lora.lora_name, lora.lora_path, facts)).encode()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's side: what the pools on the host hold, what a prompt reuses of them, and what a step keeps.
+"""The scheduler's side: the contents of the pools on the host, the prefix that a prompt reuses, and the states that a
+step keeps.
 
 The pools of the workers are the "device" of a RequestCache: KV blocks and checkpoints in a store of their own; files
 and a store that engines share lie below. vLLM's own cache lies above, and its pages take the place of live states."""
@@ -42,8 +43,8 @@ class Held:
 
     reused: tokens whose KV (kv: places on the host) and state (slot) can be restored. local: tokens of vLLM's own hit.
     junction: where vLLM wants to stop, 0: nowhere. branch: where the prompt leaves a prefix whose KV is cached.
-    waits_since_s: for files or the shared store, None: it does not. load: what came of that. known: reused, slot and kv
-    are. admitted: vLLM has blocks for it. restored: the workers copy its pages."""
+    waits_since_s: for files or the shared store, None: it does not. load: the result of that. known: reused, slot and
+    kv are set. admitted: vLLM has blocks for it. restored: the workers copy its pages."""
 
     number: int
     prompt_tokens: int
@@ -138,7 +139,7 @@ class SchedulerSide:
         return self._cache
 
     def answered(self, results: Records) -> None:
-        """What workers told of transfers: TRANSFER_RESULT [n]."""
+        """Takes the workers' results of transfers: TRANSFER_RESULT [n]."""
         complete = self._results.add(results)
         if len(complete):
             answers = self._loads.answered(complete)
@@ -184,8 +185,8 @@ class SchedulerSide:
         return max(usable - local_tokens, 0)
 
     def _is_crowded(self, search: str) -> bool:
-        """So many prompts wait, or have numbers of the cache, that this one is looked up later. One number is for
-        states of decoding."""
+        """Whether this prompt is looked up later, because too many prompts wait or have numbers of the cache. One
+        number is for states of decoding."""
         return bool(self._held) and (self.cache.running_requests >= self._max_requests - 1 or
                                      (search != "device" and self._waiting >= self._waiting_max))
 
@@ -208,9 +209,9 @@ class SchedulerSide:
         return held.waits_since_s is not None and time.monotonic() - held.waits_since_s > self._wait_s
 
     def _look_up_again(self, request: Any, held: Held) -> Held | None:
-        """All is there that the prompt waited for, or it waits no longer: what is in the pools tells where it leaves
-        what is cached. A request of the cache that is still being loaded ends when that is answered. Until all that a
-        prompt gave up on is answered, no other one waits."""
+        """Looks a prompt up again, in the pools alone, when its loads have ended or it waits no longer. A request of
+        the cache that is still being loaded ends when its load is answered. After a prompt gave up waiting, no other
+        one waits until the transfers of the first are answered."""
         load = None
         if self._waits(held):
             self.counters.add("late_loads", 1)
@@ -248,9 +249,9 @@ class SchedulerSide:
             held.lost, held.branch = "tier_failed", max(held.branch, held.load.tokens)
 
     def admit(self, request: Any, block_ids: Sequence[Sequence[int]], external_tokens: int) -> None:
-        """vLLM has blocks for the prompt, and takes so many tokens from here. Called again, without any, when they are
-        there: a load is asynchronous for vLLM, which reads the state of a prompt that starts before it waits for
-        loads."""
+        """vLLM has blocks for the prompt, and takes `external_tokens` tokens from here. It calls again with 0 when
+        these are restored: a load is asynchronous for vLLM, which reads the state of a prompt that starts before it
+        waits for loads."""
         held = self._held.get(request.request_id)
         if held is None:
             self.counters.add("prompts", 1)
@@ -307,7 +308,7 @@ class SchedulerSide:
     # --- Where the prefill stops -------------------------------------------------------------------------------------
 
     def _next_stop(self, held: Held, start: int) -> int:
-        """Where vLLM shall end the next chunk, so that a state is there: where the prompt leaves what is cached, and at
+        """Where vLLM shall end the next chunk, so that a state is there: at the end of the cached prefix, and at
         multiples of checkpoint_tokens. 0: anywhere."""
         stops = [held.junction, held.branch // self._block * self._block]
         if self._grid:
@@ -315,8 +316,8 @@ class SchedulerSide:
         return min((stop for stop in stops if start < stop < held.prompt_tokens), default=0)
 
     def _move_stop(self, request: Any, done: int) -> None:
-        """So many tokens are computed when this step is. What is named here vLLM also keeps, of prompts and of
-        decoding, and offers; by itself it keeps a state at the end of a prompt alone."""
+        """Sets the boundary at which vLLM keeps and offers another state, of prompts and of decoding; by itself it
+        keeps only the state at the end of a prompt. done: tokens that are computed after this step."""
         held = self._held.get(request.request_id)
         if held is not None and done < held.prompt_tokens:
             request.shared_prefix_boundary = self._next_stop(held, done)
@@ -411,7 +412,7 @@ class SchedulerSide:
     # --- Ends --------------------------------------------------------------------------------------------------------
 
     def end(self, request_id: str) -> None:
-        """The prompt is computed, or vLLM has preempted or dropped it. What was kept stays."""
+        """The prompt is computed, or vLLM has preempted or dropped it. Its checkpoints stay."""
         held = self._held.pop(request_id, None)
         if held is None:
             return
@@ -427,11 +428,11 @@ class SchedulerSide:
         self._begin_rest()
 
     def reset(self, running: Iterable[str] = ()) -> None:
-        """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
-        request is under way and no transfer either. What is stored later is this engine's alone: vLLM resets a cache
-        when weights change, of which no name tells. Of the prompts `running`, which have begun, nothing is kept.
+        """Forgets everything, in files too. Nothing is reused until then: the cache is reset once no request and no
+        transfer is under way. Later states are this engine's alone, because vLLM resets a cache when weights change,
+        and the model's name does not show that. States of the prompts `running`, which have begun, are not kept.
 
-        With keep_on_reset nothing is forgotten: what prompts have left so far stays, and they are looked up again."""
+        With keep_on_reset nothing is forgotten: earlier checkpoints stay, and prompts are looked up again."""
         if self.options.keep_on_reset:
             for name in list(self._held):
                 self.end(name)

@@ -45,7 +45,7 @@ def check_store(remote: Mapping[str, Any]) -> None:
 
 
 def _arguments(store: str) -> dict[str, Any]:
-    """What a store takes, with what stands for it."""
+    """The arguments that a store takes, each with a value of its type."""
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = {name: one.default for name, one in inspect.signature(_STORES[store]).parameters.items()
              if one.kind in plain and name != _SECRET}
@@ -56,7 +56,8 @@ def _arguments(store: str) -> dict[str, Any]:
 
 
 def open_store(remote: Mapping[str, Any]) -> RemoteStore:
-    """Raises InvalidArgument as check_store does, and for a variable that is not set; and what the store raises."""
+    """Raises InvalidArgument as check_store does, and for a variable that is not set; raises the errors of the store,
+    too."""
     check_store(remote)
     values = {name: value for name, value in remote.items() if name not in ("store", "password_variable")}
     variable = remote.get("password_variable")

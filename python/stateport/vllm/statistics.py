@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the connector counts."""
+"""Counters of the connector."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# name: what is counted, and by which label. Counters of vLLM's metrics are stateport_<name>_total.
+# name: the counted event, and its label. Counters of vLLM's metrics are stateport_<name>_total.
 COUNTED = {
     "prompts": ("Prompts that vLLM admitted", ""),
     "hits": ("Prompts that restored a state, by the slowest tier it came from", "tier"),

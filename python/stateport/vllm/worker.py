@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side: pools on the host, copies between them and vLLM's pages, and what lies below the pools."""
+"""A worker's side: pools on the host, copies between them and vLLM's pages, and the tiers below the pools."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Group:
 
 
 class WorkerSide:
-    """Carries out what the scheduler's side decides. Made once vLLM has made its KV caches (`register`)."""
+    """Carries out the plans of the scheduler's side. Made once vLLM has made its KV caches (`register`)."""
 
     def __init__(self, layout: PageLayout, options: ConnectorOptions, *, model: str) -> None:
         self.layout, self.options = layout, options
@@ -131,7 +131,7 @@ class WorkerSide:
         return f"{self._model} {hashlib.sha256(chr(10).join(facts).encode()).hexdigest()}"
 
     def _pages(self, group: PageGroup, kv_caches: Mapping[str, torch.Tensor]) -> list[tuple[Part, torch.Tensor]]:
-        """The parts of all layers of a group, and what of vLLM's memory each of them is: [blocks, elements]."""
+        """The parts of all layers of a group, each with its view of vLLM's memory: [blocks, elements]."""
         found = []
         for i, layer in enumerate(group.layers):
             tensor = kv_caches[layer]
@@ -187,20 +187,20 @@ class WorkerSide:
         _settle_copies()
 
     def results(self) -> Records:
-        """Transfers with what lies below the pools that have ended: TRANSFER_RESULT [n]."""
+        """Ended transfers between the pools and the tiers below: TRANSFER_RESULT [n]."""
         if self._tiers is None:
             return np.empty(0, TRANSFER_RESULT)
         return self._tiers.poll(_stream())
 
     def images(self) -> Records:
-        """What lies in files: IMAGE_KEY [n]."""
+        """Images in files: IMAGE_KEY [n]."""
         if self._tiers is None or self.options.folder is None:
             return np.empty(0, IMAGE_KEY)
         return self._tiers.keys("file")
 
     def close(self) -> None:
-        """Waits for what is being written, at most a minute, and then for the call that the store is in. With scrub
-        the pools are set to zero."""
+        """Waits for writes under way, at most a minute, and then for a running call of the store. With scrub the pools
+        are set to zero."""
         tiers, self._tiers = self._tiers, None
         store, self._store = self._store, None
         if tiers is not None:

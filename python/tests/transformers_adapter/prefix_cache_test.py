@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PrefixCache refuses, and that nothing leaks when a request does not end well."""
+"""Refusals of a PrefixCache, and that nothing leaks when a request fails."""
 from __future__ import annotations
 
 import functools
@@ -265,7 +265,7 @@ def test_streams_answer_while_they_run_and_can_be_left(cache: PrefixCache, model
         assert cache.running_requests == 1
     assert cache.running_requests == 0
     stream.close()
-    # What it computed until then is kept.
+    # The tokens computed until then are kept.
     assert len(PROMPT) + 11 <= cache.stats().kv_tokens < 1000
     out = cache.generate(as_ids((*PROMPT, *wanted, 7)), max_new_tokens=3, do_sample=False)
     assert cache.last is not None
@@ -347,7 +347,7 @@ def test_a_child_of_a_fork_is_told_to_make_its_own(cache: PrefixCache) -> None:
     os.close(told)
 
 
-# --- What is refused -------------------------------------------------------------------------------------------------
+# --- Refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED_IDS = {
     "list": ([[3, 4]], "input_ids is a list"),

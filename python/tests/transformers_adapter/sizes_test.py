@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How memory is cut, what a model is called, and the example of python/README.md."""
+"""The division of memory, the names of models, and the example of python/README.md."""
 from __future__ import annotations
 
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tenants of one PrefixCache: nothing is shared, and what memory held of another one is gone before it is used."""
+"""Two tenants of one PrefixCache: nothing is shared, and memory is cleared before the other tenant uses it."""
 from __future__ import annotations
 
 import pathlib
@@ -51,7 +51,7 @@ class Watch:
         return plan
 
     def copy(self, copies: Any) -> None:
-        """Of whole slots: what was there is gone."""
+        """Copies whole slots, so no earlier content stays."""
         self._copy(copies)
         self.writers.update({("slot", int(copy["dst_slot"])): self.tenant for copy in copies})
 
@@ -101,7 +101,7 @@ def test_memory_that_changes_tenant_is_zero_before_a_pass_writes_to_it(model: An
 
 
 def test_without_scrub_another_tenants_bytes_are_there(model: Any) -> None:
-    """So the test above sees what there is to see."""
+    """Shows that the test above can see leaks."""
     assert converse(model, False, 1).leaks > 0
 
 

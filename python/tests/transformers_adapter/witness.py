@@ -15,13 +15,13 @@ from stateport.transformers import PrefixCache, Served
 from stateport.transformers.layout import CacheLayout, cache_argument, run
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
 
-CLOSE = 2e-3  # of logits up to 5: what another order of additions changes stays below 1e-4, another state exceeds it
+CLOSE = 2e-3  # of logits up to 5: another order of additions changes them by less than 1e-4, another state by more
 Tokens = tuple[int, ...]
 Part = tuple[int, int]  # the tokens [begin, end) of one forward pass
 
 
 def budget(layout: CacheLayout, *, states: int, tokens: int) -> dict[str, Any]:
-    """Options of a PrefixCache with room for so many states and tokens of KV."""
+    """Options of a PrefixCache with room for `states` states and `tokens` tokens of KV."""
     of_states = states * state_bytes(layout)
     memory = of_states + tokens * kv_bytes_per_token(layout)
     return {"memory": memory + 1, "state_share": (of_states + 0.5) / (memory + 1)}
@@ -53,7 +53,7 @@ class Witness:
 
     @contextlib.contextmanager
     def recording(self, tokens: list[int]) -> Iterator[None]:
-        """What the model computes in the `with` statement are these tokens, which may get longer meanwhile."""
+        """The model computes these tokens in the `with` statement; the list may grow meanwhile."""
         self._parts, self._records = [], True
         try:
             yield
@@ -64,7 +64,7 @@ class Witness:
                     self._origins.setdefault(tuple(tokens[:at]), set()).add((begin, end))
 
     def serve(self, cache: PrefixCache, prompt: Tokens, answer: int) -> tuple[Tokens, Served]:
-        """Generates `answer` tokens. Returns all tokens, and what the cache did."""
+        """Generates `answer` tokens. Returns all tokens, and the cache's counts."""
         tokens = list(prompt)
         with self.recording(tokens):
             out = cache.generate(as_ids(prompt), max_new_tokens=answer, do_sample=False, return_dict_in_generate=True,
