@@ -94,7 +94,7 @@ void shift(benchmark::State& state, ConvLayout layout) {
          {{"ours", [&](int round) { workload.shift(round); }},
           {"memmove", [&](int round) { workload.memmove_shift(round); }}},
          workload.moved_bytes());
-  if (!workload.shifts_exactly()) state.SkipWithError("a window differs from what memmove makes of it");
+  if (!workload.shifts_exactly()) state.SkipWithError("a window differs from that of memmove");
 }
 BENCHMARK_CAPTURE(shift, sd, ConvLayout::sd)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(shift, ds, ConvLayout::ds)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);

@@ -121,7 +121,7 @@ void four_to_two(benchmark::State& state, ConvLayout from, ConvLayout to) {
   report(state,
          {{"ours", [&](int round) { workload.reshard(round); }}, {"memcpy", [&](int round) { workload.copy(round); }}},
          workload.moved_bytes());
-  if (!workload.moves_exactly()) state.SkipWithError("what was moved there and back differs");
+  if (!workload.moves_exactly()) state.SkipWithError("bytes that were moved there and back differ");
 }
 BENCHMARK_CAPTURE(four_to_two, sd_to_sd, ConvLayout::sd, ConvLayout::sd)
     ->UseManualTime()

@@ -39,7 +39,7 @@ void* MemoryResource::allocate(std::size_t bytes, std::size_t alignment, const S
 void MemoryResource::deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept {
   if (memory == nullptr) return;
   STATEPORT_ASSERT(detail::note_deallocated(do_identity(), memory, bytes, alignment) &&
-                   "memory goes back to an equal resource, once, with the bytes and alignment it was asked with");
+                   "memory is given back to an equal resource, once, with the bytes and alignment of its allocation");
   do_deallocate(memory, bytes, alignment, stream);
 }
 

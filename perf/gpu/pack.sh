@@ -38,7 +38,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=$2 && shift 2 ;;
     --dry-run) dry_run=1 && shift ;;
     --help) usage && exit ;;
-    *) fail "unknown: $1; --help says what there is" ;;
+    *) fail "unknown: $1; see --help" ;;
   esac
 done
 case $arch in 80) kokkos_arch=AMPERE80 ;; 90) kokkos_arch=HOPPER90 ;; 100) kokkos_arch=BLACKWELL100 ;; *) fail "--arch $arch: 80, 90 or 100" ;; esac

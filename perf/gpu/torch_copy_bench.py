@@ -138,7 +138,7 @@ def main(arguments=None):
     library.runtime_destroy(runtime)
     if options.device == "cpu":
         for result in objects:
-            print(f"dry run: {result['name']}: {result.get('error_message', 'every contender writes what it should')}")
+            print(f"dry run: {result['name']}: {result.get('error_message', 'every contender writes the right bytes')}")
         return 1 if any("error_message" in result for result in objects) else 0
     versions = {name: sys.modules[name].__version__ for name in ("torch", "triton")}
     print(json.dumps({"context": {"library_version": library.text("version"), **versions}, "benchmarks": objects}))

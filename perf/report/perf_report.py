@@ -180,7 +180,7 @@ def main():
     runner.add_argument("--programs", required=True, help="folder of the benchmark programs")
     runner.add_argument("--out", required=True, help="JSON file to write; plots go beside it")
     runner.add_argument("--only", help="ids of rows, separated by commas")
-    runner.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help="goes into the JSON")
+    runner.add_argument("--fact", action="append", default=[], metavar="NAME=VALUE", help="added to the JSON")
     runner.set_defaults(action=run)
     comparer = commands.add_parser("compare")
     comparer.add_argument("old")

@@ -65,7 +65,7 @@ class MegatronBooks:
     def _check_books(self, states: SlotAllocator) -> None:
         def require(fits: bool, what: str) -> None:
             if not fits:
-                raise InternalError(f"MambaSlotAllocator: {what} is not what the allocator says")
+                raise InternalError(f"MambaSlotAllocator: {what} differs from the allocator's")
 
         slots = [states.slot_of(block) for block in range(states.blocks)]
         require(self.block_to_slot.tolist() == slots, "block_to_slot")

@@ -95,7 +95,7 @@ say "tests of the wheel"
 STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -m pytest python/tests \
   --ignore python/tests/core_only -p no:cacheprovider --numprocesses auto "$@"
 test_before
-say "what Python adds to the library, as a smoke test"
+say "the cost of Python beyond the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
 say "the benchmark of the adapter for transformers, dry"
 "$out/env-stateport/bin/python" -B perf/gpu/transformers_bench.py --device cpu --library "$(

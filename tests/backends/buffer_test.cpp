@@ -107,7 +107,7 @@ TEST_CASE("a buffer of zero bytes holds no memory") {
   CHECK(buffer.data() == nullptr);
 }
 
-TEST_CASE("a buffer that cannot be made throws what its resource throws") {
+TEST_CASE("a buffer that cannot be made throws the error of its resource") {
   DeviceResource device;
   FailingResource failing(device);
   failing.fail_at(1);

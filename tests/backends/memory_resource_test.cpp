@@ -217,7 +217,7 @@ TEST_CASE("memory with huge pages is whole, at any size, and may go back to a re
 }
 
 #ifdef STATEPORT_ENABLE_ASSERT
-TEST_CASE("builds with assertions stop at memory that goes back wrongly") {
+TEST_CASE("builds with assertions stop at memory that is given back wrongly") {
   using stateport::test::aborts;
   const Stream stream = Stream::default_stream();
   for (auto& [name, upstreams, resource, check] : every_resource()) {

@@ -112,7 +112,7 @@ TEST_CASE("a Runtime may be made after the last one has gone") {
         }) == passed);
 }
 
-TEST_CASE("finalize ends every stream; what still names one is inert, and memory goes back all the same") {
+TEST_CASE("finalize ends every stream; objects that still name one are inert, and their memory is given back") {
   CHECK(in_child([] {
           std::optional<Runtime> runtime(std::in_place);
           DeviceResource device;

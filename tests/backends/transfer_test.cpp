@@ -64,7 +64,7 @@ TEST_CASE("work on two streams runs in the order of an event") {
   }
 }
 
-TEST_CASE("copy_bytes and fill_bytes refuse what no runtime should see, and do nothing for zero bytes") {
+TEST_CASE("copy_bytes and fill_bytes refuse arguments that no runtime should see, and do nothing for zero bytes") {
   std::vector<std::byte> memory(100, std::byte{1});
   const Stream stream = Stream::default_stream();
   copy_bytes(stream, nullptr, nullptr, 0);

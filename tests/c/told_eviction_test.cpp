@@ -223,7 +223,7 @@ class Trees {
 
 }  // namespace
 
-TEST_CASE("a tree of C that is told of requests evicts as one of C++ does") {
+TEST_CASE("a tree of C that gets reports of requests evicts as one of C++ does") {
   test::for_each_seed(300, [](Random& random, std::uint64_t) {
     Trees trees(random_policy(random), random);
     double now_s = 0;
@@ -358,7 +358,7 @@ class Allocators {
 
 }  // namespace
 
-TEST_CASE("a slot allocator of C that is told of requests evicts as one of C++ does") {
+TEST_CASE("a slot allocator of C that gets reports of requests evicts as one of C++ does") {
   test::for_each_seed(300, [](Random& random, std::uint64_t) {
     Allocators allocators(random_policy(random), random);
     double now_s = 0;

@@ -14,7 +14,7 @@
 
 using namespace stateport;
 
-TEST_CASE("a plan too long for a graph is refused, what else is captured replays, and later plans are copied") {
+TEST_CASE("a plan too long for a graph is refused, other captured calls replay, and later plans are copied") {
   constexpr std::int32_t rows = SlotCopier::inline_copies_max + 1;
   const Stream stream = Stream::create();
   test::WordStates states(2 * rows);

@@ -45,11 +45,11 @@ TEST_CASE("every cache gives the oracle's tokens and final states under random s
   check_random_schedules(false);
 }
 
-TEST_CASE("every cache gives them when batches are planned ahead of what the batch before sampled") {
+TEST_CASE("every cache gives them when batches are planned ahead of the tokens of the batch before") {
   check_random_schedules(true);
 }
 
-TEST_CASE("two tenants get the oracle's tokens and final states when what a plan says to scrub is lost") {
+TEST_CASE("two tenants get the oracle's tokens and final states when memory that a plan scrubs is lost") {
   for (const std::string_view cache : cache_names()) {
     if (cache == "none") continue;
     CAPTURE(cache);
@@ -72,7 +72,7 @@ TEST_CASE("the comparison finds a conv window that is shifted by one token too f
   CHECK(found->causes() == 1);
 }
 
-TEST_CASE("a schedule that fails is cut down and told with what happened in it") {
+TEST_CASE("a schedule that fails is cut down and printed with its events") {
   Problem problem = draw_problem(1);
   problem.schedule.cache.fault = Fault::wrong_shift;
   const Problem shortest = shrink(problem, "align");

@@ -94,7 +94,8 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Serves a random schedule of requests with a tiny hybrid model, and prints what it generates.");
+  CLI::App app(
+      "Serves a random schedule of requests with a tiny hybrid model, and prints the tokens that it generates.");
   std::vector<std::string> names;
   for (const std::string_view name : cache_names()) names.emplace_back(name);
   const auto* cache = app.add_option("--cache", arguments.cache, "how states are kept")->check(CLI::IsMember(names));
@@ -104,7 +105,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
-  app.add_option("--seeds", arguments.seeds, "compare so many schedules from --seed on with the oracle instead");
+  app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {
     const stateport::Runtime runtime({.host_threads = 1});

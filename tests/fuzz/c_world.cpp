@@ -43,7 +43,7 @@ void World::end() {
   }
   for (const Handle& handle : handles_)
     if (handle.lives)
-      expect(calls_of(handle.kind).destroy(handle.value) == STATEPORT_OK, "what lives can be destroyed");
+      expect(calls_of(handle.kind).destroy(handle.value) == STATEPORT_OK, "a live object can be destroyed");
   handles_.clear();
 }
 

@@ -155,7 +155,7 @@ void check_found(World& world, const FoundFile& found) {
     std::vector<std::byte> bytes(image.layout->image_bytes());
     const TransferStatus status = world.io.read({image.key, image.layout, found.name, image.offset}, bytes.data());
     fuzz::expect(status != TransferStatus::done || image.layout->check(bytes, image.key) == TransferStatus::done,
-                 "what was read is the image");
+                 "the bytes read are those of the image");
     fuzz::expect(status == TransferStatus::done || status == TransferStatus::damaged || status == TransferStatus::gone,
                  "headers that were found are found again");
   }

@@ -75,7 +75,7 @@ void check_set(fuzz::ByteSource& source, const ObjectSet& set) {
   const std::vector<std::byte> came(bytes.begin(), cut ? bytes.begin() + std::ssize(bytes) / 2 : bytes.end());
   const TransferStatus status = set.check(came, key);
   fuzz::expect(status != TransferStatus::done || !cut, "half a set is not whole");
-  fuzz::expect(status == TransferStatus::done || edited || cut, "what nobody changed is whole");
+  fuzz::expect(status == TransferStatus::done || edited || cut, "an unchanged object is whole");
 }
 
 /// Ranks that mostly are some of a group.

@@ -298,7 +298,7 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   CHECK_THROWS_AS(context.post_step(stream, batch), InvalidState);
 }
 
-TEST_CASE("modes none and all remember without a binding, and launch what they remember alone") {
+TEST_CASE("modes none and all remember without a binding, and launch only the update of their memory") {
   for (const AlignMode mode : {AlignMode::none, AlignMode::all}) {
     const Stream stream = Stream::default_stream();
     AlignContext context({.mode = mode,
@@ -333,7 +333,7 @@ TEST_CASE("modes none and all remember without a binding, and launch what they r
   }
 }
 
-TEST_CASE("a block is verified from what the steps of the device left in it, without a look at the host") {
+TEST_CASE("a block is verified from the counts that steps of the device left, without a look at the host") {
   Eight e;
   e.bind();
   e.add_all();
@@ -378,7 +378,7 @@ TEST_CASE("a device count beyond 1 + K makes the states of a forward unknown") {
   CHECK(from_device(recurrent.data(), 2) == Int32s(2, -1));
 }
 
-TEST_CASE("what a context knows of blocks is asked with arrays and groups that exist") {
+TEST_CASE("a context answers about blocks only for arrays and groups that exist") {
   Eight e;
   DeviceArray ids(Int32s(2, 1)), out(Int32s(2, 1));
   DeviceArray holds(std::vector<std::uint8_t>(2, 1));

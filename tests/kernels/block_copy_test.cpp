@@ -192,7 +192,7 @@ TEST_CASE("many lanes encode and decode a range of blocks as one does, and touch
   });
 }
 
-TEST_CASE("a restored state of a real model is within half a scale of what was kept, its conv state equal") {
+TEST_CASE("a restored state of a real model is within half a scale of the kept one, its conv state equal") {
   const Stream stream = Stream::default_stream();
   Random random(6);
   MESSAGE("seed 6");

@@ -81,7 +81,7 @@ std::vector<float> random_block(Random& random) {
 
 }  // namespace
 
-TEST_CASE("no element of a block is farther from what is decoded than half of the scale") {
+TEST_CASE("no element of a block is farther from the decoded one than half of the scale") {
   double worst = 0;
   int blocks = 0;
   test::for_each_seed(20'000, [&](Random& random, std::uint64_t) {
@@ -112,7 +112,7 @@ TEST_CASE("no element of a block is farther from what is decoded than half of th
   if (blocks >= 100) CHECK(worst > 0.49);  // a few blocks have no element so near to the middle
 }
 
-TEST_CASE("encoding what was decoded gives the same bytes") {
+TEST_CASE("encoding decoded elements gives the same bytes") {
   test::for_each_seed(20'000, [](Random& random, std::uint64_t) {
     const Block block = encode(random_block(random));
     CAPTURE(block.scale);

@@ -149,7 +149,7 @@ TEST_CASE("a launch that the vendor's runtime refuses throws an error with its l
                        doctest::Contains("stateport::copy_slots_on_device"), BackendError);
 }
 
-TEST_CASE("what is made has launched once, so that its first call may be captured") {
+TEST_CASE("a new object has launched once, so that its first call may be captured") {
   DeviceResource resource;
   const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {.shape = {2, 2, 2}}), {.slots = 8});
   test::DeviceArray table(std::vector<std::int32_t>(8, 0));

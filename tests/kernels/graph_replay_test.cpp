@@ -48,7 +48,7 @@ void apply(const std::vector<SlotCopy>& plan, WordStates& states) {
 
 }  // namespace
 
-TEST_CASE("each of 1,000 replays copies what the plan in device memory says then") {
+TEST_CASE("each of 1,000 replays follows the plan that is in device memory then") {
   for (const bool warm : {false, true})
     for (const std::int32_t rows : {1, 16, 17, 300}) {
       CAPTURE(warm);

@@ -244,7 +244,7 @@ TEST_CASE("a resharder has the slots that all ranks of a side have") {
   CHECK_THROWS_AS(copy(to_halves, SlotCopy::whole(0, 1)), InvalidArgument);
 }
 
-TEST_CASE("a resharder refuses what it cannot do, and names it") {
+TEST_CASE("a resharder refuses moves that it cannot do, and names them") {
   Random random(1);
   const Stream stream = Stream::default_stream();
   const StateSpec live = StateSpec::uniform(2, {.window = 3, .dim = 48}, {.shape = {24, 2, 32}});

@@ -104,7 +104,7 @@ TEST_CASE("stores refuse bad shapes of themselves") {
   CHECK_THROWS_AS(StateStore::view({&tensor, 1}, 2), InvalidArgument);
 }
 
-TEST_CASE("the fingerprint names what a slot's bytes mean, not where they lie") {
+TEST_CASE("the fingerprint names the meaning of a slot's bytes, not their place") {
   DeviceResource resource;
   const StateStore layer_major(resource, small_spec(), {.slots = 2});
   const StateStore slot_major(resource, small_spec(), {.slots = 3, .layout = StoreLayout::slot_major});

@@ -55,7 +55,7 @@ TEST_CASE("the oracle finds the blocks that the older split poisons") {
   CHECK(totals.wrong_publications > 10);
 }
 
-TEST_CASE("the publication check refuses what the older split would poison") {
+TEST_CASE("the publication check refuses blocks that the older split would poison") {
   const Totals totals = run_worlds(2000, {.older_split = true}, false);
   CHECK(totals.refusals > 10);
   CHECK(totals.wrong_publications == 0);

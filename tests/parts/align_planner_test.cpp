@@ -456,7 +456,7 @@ TEST_CASE("the state of a draft that was not kept is never published") {
   CHECK(check.publish(BlockId{3}, 6));
 }
 
-TEST_CASE("no copy of a step reads what another one writes, in either part") {
+TEST_CASE("no copy of a step reads a block that another one writes, in either part") {
   AlignPlanner planner({.drafts = 2, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
   const Int32s request = {0, 1}, computed = {2, 2}, scheduled = {3, 3}, drafts = {2, 2};
   for (const std::int32_t slot : request) planner.add_request(RequestIndex{slot}, 2);
@@ -493,7 +493,7 @@ TEST_CASE("a step of 512 requests allocates nothing") {
   CHECK(post.copies > 0);
 }
 
-TEST_CASE("staging writes what it is given, row by row, and nothing behind the batch") {
+TEST_CASE("staging writes its arguments, row by row, and nothing behind the batch") {
   constexpr std::int32_t untouched = 99;
   Int32s computed(3, untouched), scheduled(3, untouched), drafts(3, untouched), column(3, untouched);
   std::vector<std::uint8_t> prefilling(3, untouched);

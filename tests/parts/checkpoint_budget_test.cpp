@@ -21,7 +21,7 @@ TEST_CASE("scratch slots are bounded by tokens and by requests") {
   CHECK_THROWS_AS(static_cast<void>(scratch_slots_bound(INT64_MAX, 1, INT32_MAX)), InvalidArgument);
 }
 
-TEST_CASE("a budget gives what is left beside the scratch slots, or names the bytes that it lacks") {
+TEST_CASE("a budget gives the slots left beside the scratch slots, or names the bytes that it lacks") {
   CHECK(slots_for_budget(1 << 30, 1 << 20, 8) == 1016);
   CHECK(slots_for_budget(100, 100, 0) == 1);
   CHECK(slots_for_budget(10'000'000, 1234, 3) == 8100);

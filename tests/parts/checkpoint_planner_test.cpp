@@ -100,7 +100,7 @@ TEST_CASE("a committed state is found only after it is published") {
   CHECK_FALSE(f.planner.has_any());
 }
 
-TEST_CASE("what lost its slot between commit and publication is not published") {
+TEST_CASE("a state that lost its slot between commit and publication is not published") {
   Fixture f(3);
   static_cast<void>(f.planner.plan(f.prompt(0, 256)));
   static_cast<void>(f.planner.plan(f.prompt(1, 256, 5)));
@@ -155,7 +155,7 @@ TEST_CASE("two requests that save one block write it once, the last one") {
   CHECK(f.slots.free_slots() == 3);
 }
 
-TEST_CASE("what finds no slot is dropped in order and counted") {
+TEST_CASE("checkpoints without a slot are dropped in order and counted") {
   Fixture f(2);
   SlotId slot;
   f.states.allocate({&f.all[10], 1}, {&slot, 1});

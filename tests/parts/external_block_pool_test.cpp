@@ -115,7 +115,7 @@ class ExternalModel {
 
 }  // namespace
 
-TEST_CASE("an external pool knows what the engine tells of its blocks") {
+TEST_CASE("an external pool follows the engine's reports about its blocks") {
   ExternalBlockPool pool(8);
   test::BlockRecorder recorder(pool);
   pool.advance_tick();
@@ -153,7 +153,7 @@ TEST_CASE("an external block whose parent was evicted, or holds other content, h
   pool.check_invariants();
 }
 
-TEST_CASE("a hash of several external blocks finds one until the last of them goes") {
+TEST_CASE("a hash of several external blocks finds one until the last of them is deregistered") {
   ExternalBlockPool pool(4);
   pool.reference(ids({0, 1, 2}));
   pool.register_hashes(ids({0, 1, 2}), Hashes{10, 10, 10});
@@ -166,7 +166,7 @@ TEST_CASE("a hash of several external blocks finds one until the last of them go
   CHECK_FALSE(pool.find(10).valid());
 }
 
-TEST_CASE("an external pool keeps hashes apart that differ only in what its index does not keep") {
+TEST_CASE("an external pool keeps hashes apart that differ only in bits that its index does not keep") {
   const Hashes hashes = test::colliding_hashes(0xffffffffu, 6);
   ExternalBlockPool pool(6);
   const Blocks blocks = ids({3, 1, 4, 0, 5});

@@ -22,7 +22,7 @@ std::int32_t column_of(std::int64_t n, std::int64_t block) {
 
 }  // namespace
 
-TEST_CASE("the position of a checkpoint leaves what a hit of the same tokens drops") {
+TEST_CASE("the position of a checkpoint leaves the tokens that a hit of the same prompt drops") {
   CHECK(prefill_checkpoint_position(31, 16, false) == 16);
   CHECK(prefill_checkpoint_position(32, 16, false) == 16);
   CHECK(prefill_checkpoint_position(32, 16, false, true) == 32);

@@ -69,7 +69,7 @@ TEST_CASE("random reshards move every element to its place exactly once") {
   });
 }
 
-TEST_CASE("what all ranks hold of a replicated group is read from the smallest of them") {
+TEST_CASE("the share of a replicated group is read from the smallest of its ranks") {
   const ModelLayout layout = small_layout(1);
   std::vector<ReshardRank> four;
   for (std::int32_t rank = 0; rank < 4; ++rank) four.push_back({rank, {0, 1, rank, 4}});

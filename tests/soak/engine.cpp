@@ -433,7 +433,7 @@ void Engine::follow_loads() {
     if (!live.loading_tokens || cache_->tiers()->is_loading(id)) continue;
     const std::int64_t computed = cache_->computed(id);
     if (*live.loading_tokens == 0) {
-      must(computed >= live.reused_tokens, "a request lost what it had while it waited");
+      must(computed >= live.reused_tokens, "a request lost its prefix while it waited");
     } else {
       must(computed == *live.loading_tokens || computed == live.reused_tokens, "a load brought a part");
       figures_.failed_loads += computed != *live.loading_tokens;
@@ -450,8 +450,10 @@ void Engine::follow_events() {
       must(event.sequence == ++sequence_, "events are missing");
       if (setup_.planted == Planted::events) kept_.push_back(event);
       if (event.kind == CacheEvent::Kind::cleared) stored_.clear();
-      if (event.kind == CacheEvent::Kind::stored) must(stored_.insert(event).second, "an event of what is stored");
-      if (event.kind == CacheEvent::Kind::removed) must(stored_.erase(event) == 1, "an event of what is not stored");
+      if (event.kind == CacheEvent::Kind::stored)
+        must(stored_.insert(event).second, "a stored event for a stored content");
+      if (event.kind == CacheEvent::Kind::removed)
+        must(stored_.erase(event) == 1, "a removed event for a content that is not stored");
     }
   }
 }

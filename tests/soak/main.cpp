@@ -287,7 +287,8 @@ int serve(Arguments arguments) {
 int main(int argc, char** argv) {
   use_one_arena();
   Arguments arguments;
-  CLI::App app("Serves requests of conversations with every index over tiers that fail, and checks what they read.");
+  CLI::App app(
+      "Serves requests of conversations with every index over tiers that fail, and checks the states that they read.");
   add_options(app, arguments);
   CLI11_PARSE(app, argc, argv);
   std::signal(SIGINT, interrupt);

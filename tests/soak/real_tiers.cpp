@@ -167,7 +167,7 @@ void RealTiers::poll(std::vector<TransferResult>& results, bool all) {
   const std::size_t count = tiers_->poll(stream_, some);
   for (const TransferResult& result : std::span(some).first(count)) {
     const auto found = transfers_.find(result.id);
-    must(found != transfers_.end(), "an answer to what was not asked, or was answered");
+    must(found != transfers_.end(), "an answer without a request, or a second one");
     const Transfer& transfer = found->second;
     counts_.failed_transfers += transfer.kind != Transfer::Kind::find && result.status != TransferStatus::done;
     if (transfer.kind == Transfer::Kind::load) {

@@ -47,7 +47,7 @@ void SimulatedTiers::take(TransferPlan transfers) {
 
 void SimulatedTiers::begin(const Transfer& transfer) {
   if (transfer.kind == Transfer::Kind::drop) {
-    must(transfer.from != Medium::remote, "a drop of what others may need");
+    must(transfer.from != Medium::remote, "a drop of an image that others may need");
     tier(transfer.from).erase(transfer.image);
     return;
   }
@@ -109,7 +109,7 @@ void SimulatedTiers::write(const Transfer& transfer, const Image* image) {
   if (transfer.kind != Transfer::Kind::load) {
     if (image == nullptr) return;
     if (transfer.to == Medium::remote) return remote_->put(transfer.image, *image);
-    must(tier(transfer.to).emplace(transfer.image, *image).second, "a tier is given what it has");
+    must(tier(transfer.to).emplace(transfer.image, *image).second, "a tier gets an image that it has");
     return;
   }
   if (transfer.image.content == CacheContent::state) {

@@ -39,7 +39,7 @@ def faults_of_bill(bill, listed):
         faults.append("a component is there twice")
     linked = {name for name, component in components.items() if component["scope"] == "required"}
     if linked != set(bill["dependencies"][0]["dependsOn"]):
-        faults.append("what stateport depends on is not what is required")
+        faults.append("the dependencies of stateport are not the required ones")
     for name in ("fmt", "tsl-robin-map", "xxHash", "OpenSSL"):
         if name not in linked:
             faults.append(f"{name} is missing")

@@ -217,7 +217,7 @@ TEST_CASE("engines on threads of their own share a store, each with its files") 
         must(wait() == TransferStatus::done, "a store fails");
       }
       static_cast<void>(tiers.find(stream, {&key, 1}));
-      must(wait() == TransferStatus::done, "what was stored is not found");
+      must(wait() == TransferStatus::done, "a stored image is not found");
       static_cast<void>(tiers.get(stream, key, SlotId{2}));
       must(wait() == TransferStatus::done, "a load fails");
       stream.synchronize();

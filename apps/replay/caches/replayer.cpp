@@ -121,7 +121,8 @@ void Replayer::run_pass(const PassPlan& plan, const Hit& hit) {
     const std::uint64_t wrong_words = mover_.check(state, writer_.window_of(names_, row.start), true);
     if (wrong_words > 0 && counts_.first_mismatch.empty())
       counts_.first_mismatch = fmt::format(
-          "request {}: what was restored to slot {} is not the state after {} blocks of its prompt ({} wrong 16-byte "
+          "request {}: the restored content of slot {} is not the state after {} blocks of its prompt ({} wrong "
+          "16-byte "
           "words)",
           counts_.requests - 1, state.recurrent_source().value(), hit.hit_blocks, wrong_words);
   }

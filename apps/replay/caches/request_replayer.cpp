@@ -62,7 +62,7 @@ RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t b
                                         bool asynchronous) {
   require(drafts >= 0, "drafts", drafts, "must not be negative");
   require(blocks >= requests_at_a_time * blocks_held_max(drafts), "slots", blocks,
-          "too few for what runs at the same time: 4 + drafts for each request");
+          "too few for the requests that run at the same time: 4 + drafts for each request");
   require(blocks < std::numeric_limits<std::int32_t>::max() - 2, "slots", blocks, "at most 2^31 - 4");
   const std::int64_t longest = request_tokens_max(workload, drafts);
   const auto block = static_cast<std::int32_t>(workload.block_size_tokens());
@@ -86,7 +86,8 @@ std::int64_t served_blocks_min(const Workload& workload) {
 RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex index, std::int64_t blocks,
                                        std::int64_t slots, bool asynchronous) {
   const std::int64_t block = workload.block_size_tokens();
-  require(blocks >= served_blocks_min(workload), "blocks", blocks, "too few for what runs at the same time");
+  require(blocks >= served_blocks_min(workload), "blocks", blocks,
+          "too few for the requests that run at the same time");
   require(blocks <= (std::numeric_limits<std::int32_t>::max() - 2 * block) / block, "blocks", blocks,
           "more than a KV index can name");
   require(slots >= 0 && slots < std::numeric_limits<std::int32_t>::max() - requests_at_a_time, "slots", slots,
@@ -314,9 +315,9 @@ void RequestReplayer::check(const RowState& state, const Serving& serving, std::
                             bool restored) {
   const std::uint64_t wrong_words = mover_.check(state, writer_.window_of(serving.names, tokens), restored);
   if (wrong_words == 0 || !counts_.first_mismatch.empty()) return;
-  counts_.first_mismatch =
-      fmt::format("request {}: what was {} in slot {} is not the state after {} tokens of it ({} wrong 16-byte words)",
-                  serving.index, what, state.recurrent_source().value(), tokens, wrong_words);
+  counts_.first_mismatch = fmt::format(
+      "request {}: the {} content of slot {} is not the state after {} tokens of it ({} wrong 16-byte words)",
+      serving.index, what, state.recurrent_source().value(), tokens, wrong_words);
 }
 
 void RequestReplayer::count_copies(CopyPlan copies) {

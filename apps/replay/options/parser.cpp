@@ -295,7 +295,7 @@ class Parser {
                      ->needs(&remote);
     remote.needs(link);
     app.add_flag("--write-back", fleet_.write_back,
-                 "A checkpoint goes to the remote store when its node evicts it, not as soon as it is made")
+                 "A node sends a checkpoint to the remote store when it evicts it, not as soon as it is made")
         ->needs(&remote);
   }
 

@@ -150,7 +150,7 @@ class VictimDraw {
       require_invariant(places_[candidates_[place]] == place, "VictimDraw", "a candidate is not at its place");
     require_invariant(kept_count_ < kept_max, "VictimDraw", "the last victim left no place free");
     require_invariant(std::is_sorted(kept_.begin(), kept_.begin() + kept_count_), "VictimDraw",
-                      "what was kept is in no order");
+                      "the kept candidates are in no order");
   }
 
  private:

@@ -500,7 +500,7 @@ void SlotAllocator::check_invariants() const {
     const auto candidate = static_cast<std::uint32_t>(index);
     const bool offered = books_->victims.contains(books_->candidates(), candidate);
     require_invariant(!books_->forest || books_->forest->has_state(candidate) == slot.valid(), structure,
-                      "the policy is told of other states");
+                      "the policy has other states");
     require_invariant(slot.valid() || !offered, structure, "a block without a state is offered");
     if (!slot.valid()) continue;
     ++with_slots;

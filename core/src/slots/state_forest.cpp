@@ -179,7 +179,7 @@ void StateForest::check_invariants(std::size_t blocks) const {
   }
   for (std::size_t index = 0; index < blocks; ++index) {
     const Node& node = nodes_[index];
-    check(node.children == children[index], "what hangs on a state is counted wrong");
+    check(node.children == children[index], "the children of a state are counted wrong");
     check(node.has_state || node.children > 0 || parent_of(node) == none, "a block without a state hangs on another");
   }
 }

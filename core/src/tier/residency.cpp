@@ -202,7 +202,7 @@ void Residency::check_invariants() const {
     for (const CacheContent content : {CacheContent::state, CacheContent::kv_block}) {
       const TierItem& item = content == CacheContent::state ? entry.state : entry.kv;
       check((item.in & item.coming) == 0, "an image comes to where it is");
-      check((item.coming == 0) == (item.parts_coming == 0), "what is coming is counted wrong");
+      check((item.coming == 0) == (item.parts_coming == 0), "coming images are counted wrong");
       for (int m = 1; m < medium_count; ++m) {
         const auto at = static_cast<std::size_t>(m);
         if (item.is_at(static_cast<Medium>(m))) bytes[at] += bytes_of(content);
@@ -216,7 +216,7 @@ void Residency::check_invariants() const {
     const auto at = index_of(medium);
     const TierUsage& usage = levels_[medium].usage;
     check(usage.bytes == bytes[at] && usage.states == states[at] && usage.kv_blocks == blocks[at],
-          "what a tier holds is counted wrong");
+          "the images of a tier are counted wrong");
     check(usage.bytes <= levels_[medium].capacity, "a tier holds too much");
   }
 }

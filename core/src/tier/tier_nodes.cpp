@@ -97,7 +97,7 @@ void TierNodes::check_invariants() const {
   index_.check_invariants([&](std::uint32_t node) { return mixed(nodes_[node].prefix); });
   check(used == index_.count() && used + free_.size() == made_, "a node is lost");
   for (std::uint32_t node = 0; node < made_; ++node)
-    if (nodes_[node].used) check(nodes_[node].need == need[node], "what is needed below a node is counted wrong");
+    if (nodes_[node].used) check(nodes_[node].need == need[node], "the need below a node is counted wrong");
 }
 
 }  // namespace stateport::detail

@@ -112,7 +112,8 @@ void RadixTree::check_nodes() const {
     ++(state_locks > 0 ? recount.protected_states : recount.evictable_states);
   }
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
-    require_invariant(locks[index] == nodes_[index].full_lock, structure, "the KV of a node has locks of nobody");
+    require_invariant(locks[index] == nodes_[index].full_lock, structure,
+                      "the KV of a node has locks without an owner");
   require_invariant(recount == sizes_, structure, "the sizes are not those of the nodes");
   std::ranges::sort(all);
   require_invariant(std::ranges::adjacent_find(all) == all.end(), structure, "two tokens share a KV index");

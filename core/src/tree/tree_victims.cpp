@@ -140,7 +140,7 @@ void TreeVictims::check_list() const {
   for (std::uint32_t at = nodes_[RadixNodes::root].newer; at != RadixNodes::root; at = nodes_[at].newer, ++found) {
     require_invariant(leaves_.strategy() == VictimStrategy::list && found <= nodes_.live(), structure,
                       "the list of leaves does not end");
-    require_invariant(nodes_[at].pages > 0 && nodes_[at].children == 0, structure, "what is listed is no leaf");
+    require_invariant(nodes_[at].pages > 0 && nodes_[at].children == 0, structure, "a listed node is no leaf");
   }
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
     if (nodes_.listed(index)) --found;

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stateport.demo", description=__doc__)
     demonstrations = parser.add_subparsers(dest="demonstration", required=True)
-    talk = demonstrations.add_parser("chat", help="a conversation with a tiny random model: what each turn reuses")
+    talk = demonstrations.add_parser("chat", help="a conversation with a tiny random model, which reuses its prefixes")
     talk.add_argument("--tokens", type=int, default=60, help="of an answer (%(default)s)")
     plots = demonstrations.add_parser("page", help="a page of plots of many conversations, in one HTML file")
     plots.add_argument("--out", type=pathlib.Path, default=pathlib.Path("stateport-demo.html"),
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--architecture", choices=ARCHITECTURES, default="qwen3_next", help="(%(default)s)")
         each.add_argument("--memory", default="2 MiB", help="for states and KV (%(default)s)")
         each.add_argument("--host", default="0", help="bytes of a host tier (none)")
-        each.add_argument("--folder", type=pathlib.Path, help="of a file tier: the next run goes on from it (none)")
+        each.add_argument("--folder", type=pathlib.Path, help="of a file tier, from which the next run continues (none)")
     return parser
 
 

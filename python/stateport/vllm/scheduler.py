@@ -94,7 +94,7 @@ class SchedulerSide:
         """The workers have made their pools. vLLM says so again when it wakes up, which changes nothing. Raises
         InvalidArgument if they cannot serve one cache, and for other pools than the first time."""
         if not infos:
-            raise InvalidArgument("no worker told of its pools: the connector needs them before the first step")
+            raise InvalidArgument("no worker has reported its pools: the connector needs them before the first step")
         pools = [info.pools for info in infos]
         if self._cache is not None:
             if pools != self._pools:
@@ -135,7 +135,7 @@ class SchedulerSide:
     def cache(self) -> RequestCache:
         """Raises InvalidArgument before `open`."""
         if self._cache is None:
-            raise InvalidArgument("the workers have not told of their pools yet")
+            raise InvalidArgument("the workers have not reported their pools yet")
         return self._cache
 
     def answered(self, results: Records) -> None:

@@ -22,7 +22,7 @@ COUNTED = {
     "failed_transfers": ("Transfers with files or the shared store that did not succeed, and finds that were not "
                          "answered", ""),
     "asked_images": ("Images that the shared store was asked for", ""),
-    "found_images": ("Images of those that were there", ""),
+    "found_images": ("Images that a find located", ""),
     "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 

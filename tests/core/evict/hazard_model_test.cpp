@@ -103,7 +103,7 @@ TEST_CASE("from three hits on a position has a rate of its own, which weighs mor
   CHECK(prompts.model.with_own_rate(end, 0) == 0);
 }
 
-TEST_CASE("what a told probability is worth is learned from what became of prompts told of alike") {
+TEST_CASE("the worth of a hinted probability is learned from earlier prompts with like hints") {
   enum class Signal { right, wrong, constant, none };
   // Half of the prompts go on after 20 s. The engine's probability for each is right, the opposite, constant or
   // missing.

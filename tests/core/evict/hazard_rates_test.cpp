@@ -20,7 +20,7 @@ TEST_CASE("an age lies in the bucket that begins at it or before it") {
   }
 }
 
-TEST_CASE("a hazard is what was observed of its class and age, and elsewhere that of its kind") {
+TEST_CASE("a hazard is the observed rate of its class and age, and elsewhere that of its kind") {
   HazardRates rates;
   constexpr int seen = 2, other = 3, of_other_kind = HazardRates::classes_of_kind;
   const double before = rates.index(seen, HazardRates::neutral_level, 0);

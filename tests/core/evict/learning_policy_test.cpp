@@ -111,7 +111,8 @@ TEST_CASE("for hix, an end that its conversation has left ranks below one that m
   CHECK(key_of_end_before(8) == unknown);
 }
 
-TEST_CASE("for gdsf, the state of a fork goes after those that one continuation needs, however often they were used") {
+TEST_CASE(
+    "for gdsf, the state of a fork is evicted after those that one continuation needs, however often they were used") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
   LearningPolicy& learner = *policy->learning();
   learner.reserve(3);
@@ -138,7 +139,7 @@ TEST_CASE("for gdsf, the state of a fork goes after those that one continuation 
   learner.check_invariants();
 }
 
-TEST_CASE("what gdsf keeps after a victim ranks above its like from before") {
+TEST_CASE("a state that gdsf keeps after a victim ranks above an equal one from before") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
   LearningPolicy& learner = *policy->learning();
   learner.reserve(3);
@@ -158,7 +159,7 @@ TEST_CASE("of several that are gone, hix lets their heir inherit the one used la
   CHECK(key_of_heir({2, 1}) == last);
 }
 
-TEST_CASE("of equal worth hix gives up what was used last, of what is worth nothing what was used first") {
+TEST_CASE("among states of equal worth hix evicts the most recent, among worthless ones the least recent") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
   LearningPolicy& learner = *policy->learning();
   learner.reserve(3);

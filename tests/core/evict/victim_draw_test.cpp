@@ -115,7 +115,7 @@ TEST_CASE("a draw agrees with a scan under random touches, locks and erasures, a
   });
 }
 
-TEST_CASE("what lost a draw stands in the next one") {
+TEST_CASE("candidates that lost a draw stand in the next one") {
   constexpr std::uint32_t n = 4000;
   VictimDraw<VictimKey> draw(32, n);
   Candidates candidates(n);
@@ -137,7 +137,7 @@ TEST_CASE("what lost a draw stands in the next one") {
   CHECK(ranks[500] < n / 64);
 }
 
-TEST_CASE("what was kept gives way to what is drawn when all that was kept has grown") {
+TEST_CASE("kept candidates give way to drawn ones when all kept ones have grown") {
   constexpr std::uint32_t n = 400;
   VictimDraw<VictimKey> draw(8, n);
   Candidates candidates(n);
@@ -172,7 +172,7 @@ TEST_CASE("locked candidates are dropped once and come back with their unlock") 
   CHECK(candidates.draw(draw) == 3u);
 }
 
-TEST_CASE("a draw tells ahead what the next ones look at, and answers as if it had not") {
+TEST_CASE("a draw announces the candidates of the next ones, and answers as if it had not") {
   constexpr std::uint32_t n = 6000;
   constexpr std::int32_t draws = 16;
   VictimDraw<VictimKey> draw(draws, n);

@@ -79,7 +79,7 @@ TEST_CASE("victim queue agrees with a scan over random touches, locks, erasures 
   });
 }
 
-TEST_CASE("a victim queue drops what is dead without allocating") {
+TEST_CASE("a victim queue drops dead entries without allocating") {
   VictimQueue queue;
   queue.reserve(8);
   const std::uint64_t before = stateport::test::heap_allocations();

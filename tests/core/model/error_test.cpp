@@ -63,7 +63,7 @@ TEST_CASE("a call at a wrong time is named with its reason") {
   CHECK(late->reason() == "running_requests = 2 (must be 0)");
 }
 
-TEST_CASE("what holds throws nothing") {
+TEST_CASE("a rule that holds throws nothing") {
   CHECK_NOTHROW(require(true, "argument", 1.5, "rule"));
   CHECK_NOTHROW(require_state(true, "call", "reason"));
   CHECK_NOTHROW(require_state(true, "call", "what", 1, "rule"));

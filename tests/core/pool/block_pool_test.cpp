@@ -171,7 +171,7 @@ class Model {
 
 }  // namespace
 
-TEST_CASE("of blocks used at the same time the smallest id goes first, also above a victim") {
+TEST_CASE("of blocks used at the same time the smallest id is evicted first, also above a victim") {
   BlockPool pool({.blocks = 4});
   const Blocks blocks = ids({0, 1, 2});
   CHECK(take(pool, 3) == blocks);
@@ -267,7 +267,7 @@ TEST_CASE("listeners hear of unreferenced and of freed blocks, whether registere
   CHECK(pool.free_blocks() == 4);
 }
 
-TEST_CASE("a hash that two blocks have finds the one registered last, until that one goes") {
+TEST_CASE("a hash that two blocks have finds the one registered last, until that one is evicted") {
   BlockPool pool({.blocks = 4});
   const Blocks blocks = take(pool, 2);
   pool.register_hashes(blocks, Hashes{10, 10});
@@ -299,7 +299,7 @@ TEST_CASE("find_prefix stops at the first hash that no block has") {
   CHECK_THROWS_AS(static_cast<void>(pool.find_prefix(Hashes{10, 20, 30, 40}, out)), InvalidArgument);
 }
 
-TEST_CASE("find_prefix is right at every length, and where hashes differ only in what the index does not keep") {
+TEST_CASE("find_prefix is right at every length, and where hashes differ only in bits that the index does not keep") {
   constexpr std::size_t length = 40;
   const Hashes all = test::colliding_hashes(0xffffffffu, length + 1);
   BlockPool pool({.blocks = length + 1});

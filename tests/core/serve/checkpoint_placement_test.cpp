@@ -103,7 +103,7 @@ TEST_CASE("a prompt that is cached to its end branches off where the same prompt
   CHECK(saves_of(at, 0, 128) == Positions{64});
 }
 
-TEST_CASE("where a prompt leaves what is cached off the grid of the scan, the state before it is saved") {
+TEST_CASE("where a prompt leaves the cached prefix off the grid of the scan, the state before it is saved") {
   const PromptCheckpoints at{
       .placement = CheckpointPlacement::passes, .block = 4, .cached = 12, .prompt = 30, .scan_step = 8};
   CHECK(saves_of(at, 0, 30) == Positions{8, 24});

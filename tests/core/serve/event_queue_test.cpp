@@ -45,7 +45,7 @@ struct Told {
 
 }  // namespace
 
-TEST_CASE("a queue of events that nobody takes keeps the last ones, and their numbers tell how many were lost") {
+TEST_CASE("a queue of events that are not taken keeps the last ones, and their numbers tell how many were lost") {
   for (const std::size_t capacity : {std::size_t{1}, std::size_t{2}, std::size_t{7}}) {
     Told told(capacity);
     told.push(capacity);

@@ -54,7 +54,7 @@ struct Engine {
 
 }  // namespace
 
-TEST_CASE("what is inserted is found, lies at its places, and is read by passes") {
+TEST_CASE("an inserted prefix is found, lies at its places, and is read by passes") {
   for (const auto& [index, mode] : {std::pair(Combination::hash_slots, AlignMode::align),
                                     {Combination::tree_slots, AlignMode::align},
                                     {Combination::hash_columns, AlignMode::align},
@@ -88,7 +88,7 @@ TEST_CASE("what is inserted is found, lies at its places, and is read by passes"
   }
 }
 
-TEST_CASE("a request runs on behind what was inserted, wherever that ends") {
+TEST_CASE("a request runs on behind an inserted prefix, wherever that ends") {
   for (const Combination index : every_combination)
     for (const std::int64_t inserted : {1, 5, 12, 23, 24, 29}) {
       CAPTURE(static_cast<int>(index));
@@ -126,7 +126,7 @@ TEST_CASE("whole blocks that are inserted are a checkpoint, wherever placements 
       }
 }
 
-TEST_CASE("what two requests insert is cached once, and the rest of the second one's copies hurts nobody") {
+TEST_CASE("a prefix that two requests insert is cached once, and the second one's other copies do no harm") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Engine engine(small_cache(index));
@@ -246,7 +246,7 @@ TEST_CASE("a bad insert is refused by name, and changes nothing") {
   CHECK(engine.insert(other, first_of(prompt, 12)) == 0);
 }
 
-TEST_CASE("with tiers, what an insert gives up is stored before its copies, and requests that wait cannot insert") {
+TEST_CASE("with tiers, victims of an insert are stored before its copies, and requests that wait cannot insert") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));

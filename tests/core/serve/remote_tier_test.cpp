@@ -59,7 +59,7 @@ struct Two {
 
 }  // namespace
 
-TEST_CASE("what one cache stored in the remote tier another one asks for, finds and loads") {
+TEST_CASE("a cache asks for, finds and loads images that another one stored in the remote tier") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
@@ -98,7 +98,7 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
   }
 }
 
-TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
+TEST_CASE("a cache does not ask for images that it stored in the remote tier itself") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
@@ -114,7 +114,7 @@ TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
   }
 }
 
-TEST_CASE("a request asks for so many states at most, those of the longest prefixes") {
+TEST_CASE("a request asks for a limited number of states, those of the longest prefixes") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote), with_finds(index, 3));
@@ -161,7 +161,7 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
   }
 }
 
-TEST_CASE("nobody asks for what would take longer to load than to compute") {
+TEST_CASE("a request does not ask for images that take longer to load than to compute") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // 132 bytes for 32 tokens, and 104 for 4.
@@ -231,7 +231,7 @@ TEST_CASE("KV that the remote tier lost bounds the load, and the states behind i
   }
 }
 
-TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and what is gone is asked for again") {
+TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and a missing image is asked for again") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
@@ -340,7 +340,7 @@ TEST_CASE("two requests that ask for the same both get it") {
   }
 }
 
-TEST_CASE("what the cache forgets stays in the remote tier, and is found there") {
+TEST_CASE("an image that the cache forgets stays in the remote tier, and is found there") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // It remembers two prompts of 132 bytes.
@@ -359,7 +359,7 @@ TEST_CASE("what the cache forgets stays in the remote tier, and is found there")
   }
 }
 
-TEST_CASE("what a tier gives up goes to the next slower one that is here") {
+TEST_CASE("a victim of a tier goes to the next slower tier that exists") {
   for (const Combination index : every_combination) {
     for (const TierOptions& tiers :
          {TierOptions{.host_bytes = 300, .file_bytes = 300, .remote_bytes = 8000},
@@ -379,7 +379,7 @@ TEST_CASE("what a tier gives up goes to the next slower one that is here") {
   }
 }
 
-TEST_CASE("what is written through to a slow tier goes to the host, too, when the device gives it up") {
+TEST_CASE("a state that was written through to a slow tier goes to the host, too, when the device evicts it") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.host_bytes = 4000, .remote_bytes = 8000, .write_through = true}));

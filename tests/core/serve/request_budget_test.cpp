@@ -159,7 +159,7 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
   });
 }
 
-TEST_CASE("under a budget the KV that no state needs goes before a state") {
+TEST_CASE("under a budget the KV that no state needs is evicted before a state") {
   RequestCacheOptions options = options_of(Combination::hash_slots, CheckpointPlacement::last, 10);
   options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
   slots(options).budget_bytes = options.memory.of(2 * block, 1);
@@ -251,7 +251,7 @@ TEST_CASE("an order spares the request that ended last in a tree, whatever the b
   }
 }
 
-TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
+TEST_CASE("a state that is only passed over gets no newer, so it is evicted first") {
   for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     // A tree runs its requests in a slot of the same pool.

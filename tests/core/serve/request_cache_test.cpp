@@ -106,7 +106,7 @@ void check_events(RequestCache& cache, const Tokens& prompt, std::span<const Med
 
 }  // namespace
 
-TEST_CASE("two inputs that begin at one token are both part of what a prompt shares") {
+TEST_CASE("two inputs that begin at one token are both part of the shared prefix") {
   for (const Combination index : every_combination)
     for (const std::int64_t at : {0, 5, 49}) {
       CAPTURE(static_cast<int>(index));
@@ -310,7 +310,7 @@ TEST_CASE("a request that was preempted starts again where it was") {
   }
 }
 
-TEST_CASE("the request cache refuses what cannot be, names it, and changes nothing") {
+TEST_CASE("the request cache refuses invalid arguments, names them, and changes nothing") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(small_cache(index, 2));
@@ -531,7 +531,7 @@ TEST_CASE("columns that cannot be are refused") {
   refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[0].conv_window = 2; });
 }
 
-TEST_CASE("what finds no room is named, and the rest of the batch runs") {
+TEST_CASE("rows without room are named, and the rest of the batch runs") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
@@ -597,7 +597,7 @@ std::vector<bool> kept_of_three(Combination index, bool decoded, bool at_start, 
 
 }  // namespace
 
-TEST_CASE("what is said of a request's end decides whose state goes, with every index that has an order") {
+TEST_CASE("the hint at a request's end decides the victim, with every index that has an order") {
   using Kept = std::vector<bool>;
   for (const Combination index : slot_combinations)
     for (const bool decoded : {false, true})
@@ -800,7 +800,7 @@ TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state 
   }
 }
 
-TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass reads what is its own") {
+TEST_CASE("with states alone in tiers, too, every pass of any engine reads its own states") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(300, index, Below::states_alone);

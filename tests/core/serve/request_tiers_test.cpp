@@ -19,7 +19,7 @@ using namespace stateport;
 using namespace stateport::test;
 using Tokens = StateWorld::Tokens;
 
-TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
+TEST_CASE("a victim of the device is loaded from the host, and leaves it") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
@@ -367,7 +367,7 @@ TEST_CASE("an answer names each transfer that was decided since the last answer,
   cache.check_invariants();
 }
 
-TEST_CASE("what lies in files is found again by a new cache, once it was told of it") {
+TEST_CASE("images in files are found again by a new cache, once they were attached") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small(index, {.file_bytes = 4000});
@@ -431,7 +431,7 @@ TEST_CASE("a state of two groups is attached with both of its images, or dropped
   cache->check_invariants();
 }
 
-TEST_CASE("what nobody asks for again makes room, with its KV, also if it was there before") {
+TEST_CASE("a state that is not used again makes room, with its KV, also if it was attached") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small(index, {.file_bytes = 400});
@@ -456,7 +456,7 @@ TEST_CASE("what nobody asks for again makes room, with its KV, also if it was th
   }
 }
 
-TEST_CASE("what the host has no room for yet goes to files at once") {
+TEST_CASE("an image that the host has no room for yet goes to files at once") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // Room for two prompts of 132 bytes on the host, of which 104 are kept free.
@@ -491,7 +491,7 @@ TEST_CASE("KV whose last state gave way to it, and which was not written then, i
   cache->check_invariants();
 }
 
-TEST_CASE("draining writes what is on the device and on the host, piece by piece, and takes nothing away") {
+TEST_CASE("draining writes the device's and the host's content, piece by piece, and removes nothing") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TierOptions tiers{.host_bytes = 4000, .file_bytes = 8000};
@@ -513,7 +513,7 @@ TEST_CASE("draining writes what is on the device and on the host, piece by piece
   }
 }
 
-TEST_CASE("what a copy does not find as it should be has left its tier, also if the copy was to leave it there") {
+TEST_CASE("an image that a copy finds damaged leaves its tier, even if the copy was to leave it there") {
   for (const Combination index : every_combination)
     for (int number = 1; number < transfer_status_count; ++number) {
       const auto status = static_cast<TransferStatus>(number);
@@ -574,7 +574,7 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
   }
 }
 
-TEST_CASE("what a load finds damaged while it is copied leaves its tier when the copy has ended") {
+TEST_CASE("an image that a load finds damaged while it is copied leaves its tier when the copy has ended") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.host_bytes = 4000, .file_bytes = 8000}));
@@ -598,7 +598,7 @@ TEST_CASE("what a load finds damaged while it is copied leaves its tier when the
   }
 }
 
-TEST_CASE("what a load finds damaged while it is stored again is dropped: the tier may have kept it") {
+TEST_CASE("an image that a load finds damaged while it is stored again is dropped: the tier may have kept it") {
   for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small(index, {.file_bytes = 8000});
@@ -639,7 +639,7 @@ TEST_CASE("what a load finds damaged while it is stored again is dropped: the ti
   }
 }
 
-TEST_CASE("draining comes to an end where files have less room than what is above them takes") {
+TEST_CASE("draining ends even if files have less room than the tiers above them use") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TierOptions tiers{.host_bytes = 4000, .file_bytes = 400};
@@ -711,7 +711,7 @@ TEST_CASE("a full tier that is written through gets a state once a round, and no
     }
 }
 
-TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
+TEST_CASE("tiers refuse invalid options and name them") {
   const auto refused = [](const TierOptions& tiers, const char* what) {
     CAPTURE(what);
     CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(small(Combination::tree_slots, tiers))),

@@ -242,7 +242,7 @@ TEST_CASE("a request that is said to be the last of its kind is evicted before a
   cache.check_invariants();
 }
 
-TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what is kept does not count") {
+TEST_CASE("the KV of drafts that are not kept is given back, and a track beyond the kept tokens does not count") {
   Pools pools(4, 40, 4);
   TreeRequests cache(pools.tree, pools.kv, {.track_interval = 8});
   Freed freed;

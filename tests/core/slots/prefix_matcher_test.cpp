@@ -69,7 +69,7 @@ struct MatcherFixture {
 
 }  // namespace
 
-TEST_CASE("a skip ends where a state is, and says what was lost and why") {
+TEST_CASE("a skip ends at a state, and names the lost tokens and the reason") {
   MatcherFixture f;
   f.cache_blocks(5);
   const BlockMatch none = f.match(320);

@@ -239,7 +239,7 @@ TEST_CASE("a block that is freed loses its state, registered or not") {
   f.states.check_invariants();
 }
 
-TEST_CASE("a hash goes with the block that registered it last and with no other") {
+TEST_CASE("a hash is removed with the block that registered it last and with no other") {
   AllocatorFixture f(4, 3);
   f.allocate(block_ids({0, 1}));
   f.states.register_hashes(block_ids({0, 1}), Hashes{55, 55});

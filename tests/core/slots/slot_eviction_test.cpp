@@ -104,7 +104,7 @@ Hashes hashes_of(int prompt, std::int32_t blocks) {
 
 }  // namespace
 
-TEST_CASE("a slot allocator tells its policy where states are and what their loss would cost") {
+TEST_CASE("a slot allocator reports to its policy the places of states and the cost of their loss") {
   const auto policy = std::make_shared<SlotWitness>();
   Cache cache(4, policy);
   // One prompt of 8 blocks with states after 2, 5 and 8, in blocks 0, 1 and 2.
@@ -142,7 +142,7 @@ TEST_CASE("a slot allocator tells its policy where states are and what their los
   cache.states.check_invariants();
 }
 
-TEST_CASE("what hangs on an evicted state falls back to the next one that is left") {
+TEST_CASE("states below an evicted one fall back to the next one that is left") {
   const auto policy = std::make_shared<SlotWitness>();
   Cache cache(4, policy);
   cache.store(0, Cache::hash(1, 3), 3);
@@ -203,7 +203,7 @@ TEST_CASE("a request that is noted again, at its end, counts no look-up and no u
   cache.states.check_invariants();
 }
 
-TEST_CASE("HIX gives up a last turn first, and by least recent use what no request told of") {
+TEST_CASE("hix evicts a last turn first, and states that no request reported by least recent use") {
   Cache cache(3, make_eviction_policy(EvictionOrder::hix));
   for (std::int32_t block = 0; block < 3; ++block) {
     cache.store(block, Cache::hash(block, 1), 1);
@@ -219,7 +219,7 @@ TEST_CASE("HIX gives up a last turn first, and by least recent use what no reque
   }
 }
 
-TEST_CASE("never told of requests, a slot allocator with GDSF or HIX gives up the least recently used state") {
+TEST_CASE("without reports of requests, a slot allocator with gdsf or hix evicts the least recently used state") {
   for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::gdsf, EvictionOrder::hix}) {
     Cache cache(4, make_eviction_policy(order));
     for (const std::int32_t block : {3, 1, 2, 0}) {

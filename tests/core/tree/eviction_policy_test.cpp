@@ -172,7 +172,7 @@ TEST_CASE("victim choice does not look at locked nodes") {
   tree.check_invariants();
 }
 
-TEST_CASE("a leaf is ranked again when its state comes or goes") {
+TEST_CASE("a leaf is ranked again when it gets or loses its state") {
   PrefixTree tree({.slots = 2, .policy = std::make_shared<StatesFirst>()});
   insert(tree, {1}, 0, false);
   const NodeId with_state = insert(tree, {2, 3}, 10).node;

@@ -148,7 +148,7 @@ TEST_CASE("with a learned policy demands are met, locks are respected and equal 
   });
 }
 
-TEST_CASE("hix gives up prompts that nobody continued before the one that is always continued") {
+TEST_CASE("hix evicts prompts that were never continued before the one that is always continued") {
   Served served({.slots = 64, .eviction = EvictionOrder::hix, .memory = {.state_bytes = 64}, .position_tokens = 4});
   // A conversation that goes on every 100 s, and others that are never seen again, more recently used.
   std::vector<Token> conversation(8, 7);
@@ -180,7 +180,7 @@ TEST_CASE("leaves that no request can continue from go first") {
   CHECK(served.freed.kv == kv);
 }
 
-TEST_CASE("for bytes the KV above a leaf goes with it, up to the next fork or state") {
+TEST_CASE("for bytes the KV above a leaf is evicted with it, up to the next fork or state") {
   Served served(options_of(EvictionOrder::hix, -1));
   const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
   for (const int end : {2, 4, 6, 8})
@@ -208,7 +208,7 @@ TEST_CASE("a policy with memory belongs to one tree, and time does not go back")
   CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::gdsf, {}, {.state_bytes = 0}), InvalidArgument);
 }
 
-TEST_CASE("an insert refuses to tell a policy what cannot be, and changes nothing") {
+TEST_CASE("an insert refuses to report impossible facts to a policy, and changes nothing") {
   PrefixTree tree({.slots = 1, .eviction = EvictionOrder::hix});
   tree.set_time(10);
   const std::vector<Token> tokens = {1, 2, 3};

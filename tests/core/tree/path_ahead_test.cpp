@@ -56,7 +56,7 @@ TEST_CASE("the first 31 levels of a path are known after 4 misses in turn, all o
     CHECK(misses[depth] == misses[depth - PathAhead::levels] + 1);
 }
 
-TEST_CASE("a walk that enters a path in the middle is told of the next node") {
+TEST_CASE("a walk that enters a path in the middle gets the next node") {
   const std::vector<Hints> hints = hints_of_a_path();
   for (std::uint32_t depth = PathAhead::levels; depth < path_depth; ++depth) {
     CHECK(hints[depth].near == node_at_depth(depth + 1));

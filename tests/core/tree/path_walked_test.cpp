@@ -7,7 +7,7 @@
 
 using stateport::detail::PathWalked;
 
-TEST_CASE("the way up is told of the nodes some levels above, then of the root") {
+TEST_CASE("the way up gets the nodes some levels above, then the root") {
   PathWalked path;
   for (std::uint32_t depth = 1; depth <= 4000; ++depth) path.note(depth, 7 * depth);
   for (std::uint32_t depth = 4000; depth > PathWalked::levels; --depth)

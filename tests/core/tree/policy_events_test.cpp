@@ -94,7 +94,7 @@ TEST_CASE("a policy does not hear of a prefix that is kept because there is room
   tree.check_invariants();
 }
 
-TEST_CASE("a node inherits from its last child alone, and the root from nobody") {
+TEST_CASE("a node inherits from its last child alone, and the root from no node") {
   const auto witness = std::make_shared<Witness>();
   PrefixTree tree({.slots = 8, .policy = witness});
   const std::uint32_t parent = test::insert(tree, {1, 2}, 0).node.index;

@@ -181,7 +181,7 @@ TEST_CASE("another seed gives every position another key and every state another
   for (std::size_t i = 0; i < tags.size(); ++i) CHECK(std::ranges::count(tags, tags[i]) == 1);
 }
 
-TEST_CASE("a policy that does not observe prompts is told what is kept, without keys") {
+TEST_CASE("a policy that does not observe prompts receives kept prefixes without keys") {
   const auto witness = std::make_shared<KeyWitness>(false);
   PrefixTree tree({.policy = witness, .position_tokens = 1});
   const std::vector<Token> tokens = {1, 2, 3};
@@ -215,7 +215,7 @@ TEST_CASE("inserts into a tree that knows its KV indices allocate nothing, for k
   CHECK(test::heap_allocations() == before);
 }
 
-TEST_CASE("a lookup of what a request may continue from tells how long its prompt is") {
+TEST_CASE("a lookup without the last token reports the length of the whole prompt") {
   const auto witness = std::make_shared<KeyWitness>(true);
   PrefixTree tree({.policy = witness, .position_tokens = 2});
   const std::vector<Token> usable = {1, 2, 3, 4, 5};

@@ -40,7 +40,7 @@ TEST_CASE("a prefix tree refuses bad options") {
   CHECK_THROWS_AS(PrefixTree({.eviction = static_cast<EvictionOrder>(99)}), InvalidArgument);
 }
 
-TEST_CASE("insert refuses what would break the tree and changes nothing") {
+TEST_CASE("insert refuses arguments that would break the tree and changes nothing") {
   PrefixTree tree({.page_size = 2, .slots = 4, .kv_indices = 100});
   insert(tree, {1, 2, 3, 4}, 0);
   const std::string before = tree.pretty_print();
@@ -204,7 +204,7 @@ TEST_CASE("a split makes no state recent") {
   CHECK(tree.contains(newest));
 }
 
-TEST_CASE("a lock forgets what it may not unlock") {
+TEST_CASE("a lock forgets a node that it may not unlock") {
   PrefixLock outlives;
   {
     PrefixTree tree({.slots = 2});
@@ -476,7 +476,7 @@ TEST_CASE("an insert or an eviction that runs out of memory changes nothing") {
   CHECK(failures >= 2);
 }
 
-TEST_CASE("what inserts free has room in a few steps, however many states a path drops") {
+TEST_CASE("states that inserts free find room in a few steps, however many states a path drops") {
   constexpr std::int32_t count = 1000;
   PrefixTree tree({.slots = 2, .max_states_per_path = 1, .reserve_nodes = 2 * count, .reserve_tokens = count});
   Key key(count);

@@ -193,7 +193,7 @@ class Watched {
 
 }  // namespace
 
-TEST_CASE("a listener is told what each victim held before it goes, and may keep its slot") {
+TEST_CASE("a listener receives the content of each victim before its eviction, and may keep its slot") {
   test::for_each_seed(300, [](Random& random, std::uint64_t seed) {
     const EvictionOrder order = victim_orders[random.between(0, 8)];
     const std::int32_t drawn = random.between32(0, 3);

@@ -35,10 +35,10 @@ def calls(folder: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
     long, other, own = tokens(LONG), tokens(LONG), tokens(LONG)
     return {
         "one": [call("one: computes a long prompt", long, 0), call("one: and another", other, 0, tell="one.done"),
-                call("one: what two computed", own, WHOLE, wait_for="two.done", tell="store.stop"),
+                call("one: prompts of two", own, WHOLE, wait_for="two.done", tell="store.stop"),
                 call("one: the store has ended", tokens(700), 0, wait_for="store.stopped"),
                 call("one: shares 900 of these", own[:SHARED] + tokens(200), 0)],
-        "two": [call("two: what one computed, at once", long, WHOLE, wait_for="one.done"),
+        "two": [call("two: prompts of one, at once", long, WHOLE, wait_for="one.done"),
                 call("two: shares 900 tokens with it", other[:SHARED] + tokens(300), SHARED // BLOCK * BLOCK),
                 call("two: computes a long prompt", own, 0, tell="two.done")]}
 

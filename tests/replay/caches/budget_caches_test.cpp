@@ -64,7 +64,7 @@ Workload random_workload(Random& random, int requests) {
 
 }  // namespace
 
-TEST_CASE("with room for everything a budget finds what the model of whole prefixes finds") {
+TEST_CASE("with room for everything a budget finds the same as the model of whole prefixes") {
   for_each_seed(40, [](Random& random, std::uint64_t) {
     for (const PolicyKind policy : every_policy()) {
       const Workload workload = random_workload(random, 80);

@@ -48,14 +48,14 @@ TEST_CASE("the end of a prompt of whole blocks is of no use to the same prompt, 
   CHECK(depths(CheckpointPlacement::last, 0, 0, 0, 1) == Depths{1});  // there is no other
 }
 
-TEST_CASE("states_max bounds what a mode can leave") {
+TEST_CASE("states_max bounds the states that a mode can leave") {
   CHECK(states_max(CheckpointPlacement::every, 10, 1000) == 1000);
   CHECK(states_max(CheckpointPlacement::last, 10, 1000) == 10);
   CHECK(states_max(CheckpointPlacement::branch, 10, 1000) == 20);
   CHECK(states_max(CheckpointPlacement::branch, 10, 15) == 15);
 }
 
-TEST_CASE("rungs lie 1, 2 and 4 blocks before the end, beyond what was matched") {
+TEST_CASE("rungs lie 1, 2 and 4 blocks before the end, beyond the matched prefix") {
   CHECK(depths(CheckpointPlacement::rungs, 0, 0, 6) == Depths{2, 4, 5, 6});
   CHECK(depths(CheckpointPlacement::rungs, 2, 3, 8) == Depths{3, 4, 6, 7, 8});
   CHECK(depths(CheckpointPlacement::rungs, 3, 6, 8) == Depths{6, 7, 8});

@@ -91,7 +91,8 @@ TEST_CASE("a wrong state is named once, with its request and slot") {
     return true;
   });
   CHECK(replayer.counts().first_mismatch ==
-        "request 1: what was restored to slot 4 is not the state after 2 blocks of its prompt (1 wrong 16-byte words)");
+        "request 1: the restored content of slot 4 is not the state after 2 blocks of its prompt (1 wrong 16-byte "
+        "words)");
   CHECK(states.counts().mismatches == 2);
 }
 

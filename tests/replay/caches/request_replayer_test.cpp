@@ -105,7 +105,7 @@ TEST_CASE("requests are served alike by block hash and by tokens") {
       }
 }
 
-TEST_CASE("with KV for what runs alone every request is served") {
+TEST_CASE("with KV for the running requests alone every request is served") {
   for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
     const Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 60, .block_size_tokens = 64});
@@ -120,7 +120,7 @@ TEST_CASE("with KV for what runs alone every request is served") {
   }
 }
 
-TEST_CASE("residents are what was stored and not removed") {
+TEST_CASE("residents are the contents that were stored and not removed") {
   Workload workload(16);
   for (BlockIdentity i = 1; i <= 20; ++i)
     workload.add({.input_tokens = 40, .output_tokens = 30}, Blocks{2 * i, 2 * i + 1});

@@ -44,7 +44,7 @@ ServedCache make_cache(CacheIndex index, std::int64_t blocks, std::int64_t slots
 
 }  // namespace
 
-TEST_CASE("an unlimited cache finds what the model of whole prefixes finds") {
+TEST_CASE("an unlimited cache finds the same as the model of whole prefixes") {
   for_each_seed(100, [](Random& random, std::uint64_t) {
     for (const CacheIndex index : indexes) {
       const CheckpointPlacement placement = drawn_placements[static_cast<std::size_t>(random.between(0, 3))];

@@ -86,7 +86,7 @@ TEST_CASE("the shared blocks of a prompt are those that another conversation has
   CHECK(find_conversations(workload).shared_blocks == std::vector<std::int32_t>{2, 2, 2, 0});
 }
 
-TEST_CASE("copies share what conversations share, and nothing else") {
+TEST_CASE("copies share the prefixes that conversations share, and nothing else") {
   const Workload workload = made_up(WorkloadKind::shared_prompt, 200);
   const Conversations conversations = find_conversations(workload);
   const Crowd crowd = make_crowd(workload, conversations, {.load = 3});
@@ -107,7 +107,7 @@ TEST_CASE("copies share what conversations share, and nothing else") {
   CHECK(crowd.workload.distinct_blocks() == std::ssize(shared) + 3 * (std::ssize(all) - std::ssize(shared)));
 }
 
-TEST_CASE("a part of a load has whole conversations, about so many") {
+TEST_CASE("a part of a load has whole conversations, about as many as asked for") {
   const Workload workload = made_up(WorkloadKind::chat, 3000);
   const Conversations conversations = find_conversations(workload);
   std::map<std::uint64_t, int> wanted;

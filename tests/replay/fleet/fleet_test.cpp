@@ -120,7 +120,7 @@ TEST_CASE("one node without a remote tier serves as the replay does") {
       }
 }
 
-TEST_CASE("a second node hits what the first one computed") {
+TEST_CASE("a second node hits prefixes that the first one computed") {
   const Workload workload = same_prompt({0, 100});
   FleetQuestion question = small_fleet(2, Route::round_robin);
   CHECK(run_fleet(workload, question).all_hit_tokens() == 0);
@@ -151,7 +151,7 @@ TEST_CASE("times are those of the link and of computing") {
   CHECK(counts.nodes[1].read_bytes == static_cast<std::int64_t>(loaded_bytes));
 }
 
-TEST_CASE("what the remote store has is not sent again") {
+TEST_CASE("an image that the remote store has is not sent again") {
   const Workload workload = same_prompt({0, 10'000, 20'000});
   FleetQuestion question = small_fleet(2, Route::round_robin);
   question.remote_bytes = 16 * gib;
@@ -199,7 +199,7 @@ TEST_CASE("an image that was evicted is gone for who remembers it") {
   CHECK(of(counts, Medium::remote) > 0);
 }
 
-TEST_CASE("what a node gives up alone goes to the remote store if it is not written through") {
+TEST_CASE("without write-through only a node's victims go to the remote store") {
   const Workload workload = made_up(WorkloadKind::agent, 200);
   FleetQuestion question = small_fleet(2, Route::session);
   question.remote_bytes = 1024 * gib;
@@ -211,7 +211,7 @@ TEST_CASE("what a node gives up alone goes to the remote store if it is not writ
   CHECK(back.remote.added_bytes < through.remote.added_bytes);
 }
 
-TEST_CASE("failures lose nothing but what was on the node") {
+TEST_CASE("failures lose only the node's own content") {
   std::vector<std::int64_t> arrivals_s;
   for (std::int64_t at = 0; at < 20; ++at) arrivals_s.push_back(100'000 * at);
   const Workload workload = same_prompt(arrivals_s);
@@ -273,7 +273,7 @@ TEST_CASE("a router that hears late sends to the wrong nodes") {
   CHECK(by_turns.all_hit_tokens() < now.all_hit_tokens());
 }
 
-TEST_CASE("fleets of all kinds keep what they are told, and do the same again") {
+TEST_CASE("fleets of all kinds keep their books right, and repeat exactly") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
@@ -309,7 +309,7 @@ TEST_CASE("fleets of all kinds keep what they are told, and do the same again") 
   }
 }
 
-TEST_CASE("a fleet refuses what makes no sense, and says what") {
+TEST_CASE("a fleet refuses invalid options and names them") {
   const Workload workload = made_up(WorkloadKind::chat, 5);
   const Crowd crowd = make_crowd(workload, find_conversations(workload), {});
   const auto refused = [&](const auto& change, const char* name) {

@@ -22,7 +22,7 @@ TEST_CASE("bytes take no time on a link whose bandwidth is not known") {
   CHECK(link.busy_s() == 0);
 }
 
-TEST_CASE("what was on its way when a link was cleared delays nothing") {
+TEST_CASE("transfers on their way when a link was cleared delay nothing") {
   Link link(10, 0);
   CHECK(link.send(0, 1000) == doctest::Approx(100));
   link.clear();

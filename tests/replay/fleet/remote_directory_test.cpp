@@ -50,7 +50,7 @@ struct Model {
 
 }  // namespace
 
-TEST_CASE("a remote directory keeps what was written or read last") {
+TEST_CASE("a remote directory keeps the images that were written or read last") {
   RemoteDirectory directory(10);
   CHECK(directory.put(key(1), 4) == Put::added);
   CHECK(directory.put(key(1, CacheContent::kv_block), 4) == Put::added);

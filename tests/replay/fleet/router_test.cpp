@@ -116,7 +116,7 @@ TEST_CASE("a checkpoint that saves less than a quarter of a prompt counts as non
   CHECK(pick.hit_blocks == 0);
 }
 
-TEST_CASE("what a router knows of caches agrees with sets of what they have") {
+TEST_CASE("a router's knowledge of caches agrees with sets of their contents") {
   using Place = std::tuple<std::uint32_t, std::uint64_t, CacheContent, Medium>;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed);

@@ -56,7 +56,7 @@ TEST_CASE("the JSON has every promised key, with full-size accounting and the by
   CHECK(json["dropped_checkpoints"] == 6);
 }
 
-TEST_CASE("the text says what is wrong and what is interrupted") {
+TEST_CASE("the text names mismatches and an interruption") {
   Report report = example();
   CHECK(to_text(report).find("WRONG") == std::string::npos);
   report.replay.first_mismatch = "request 3: bad";

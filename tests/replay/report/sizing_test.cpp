@@ -31,7 +31,7 @@ Sizing size(PolicyKind policy) {
 
 }  // namespace
 
-TEST_CASE("sizing expects what a replay with that budget finds, below the ceiling, and a split that fits") {
+TEST_CASE("sizing expects the hit rate of a replay with that budget, below the ceiling, and a split that fits") {
   const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 400});
   for (const PolicyKind policy : all_policies) {
     const Sizing sizing = size(policy);
@@ -48,7 +48,7 @@ TEST_CASE("sizing expects what a replay with that budget finds, below the ceilin
   }
 }
 
-TEST_CASE("what separate pools should hold is the mean over the second half of the requests") {
+TEST_CASE("the split for separate pools is the mean over the second half of the requests") {
   Workload workload(512);
   for (BlockIdentity own = 1; own <= 4; ++own) workload.add({.input_tokens = 1024}, std::vector{own, own + 10});
   const auto mean_blocks = [&](std::int64_t requests) {
@@ -71,7 +71,7 @@ TEST_CASE("the tokens saved per GiB more add up to the hits") {
   }
 }
 
-TEST_CASE("sizing says what host memory below the budget is worth, as a replay with it") {
+TEST_CASE("sizing gives the worth of host memory below the budget, as a replay with it") {
   const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 400});
   for (const std::int64_t host_bytes : {std::int64_t{0}, 2 * gib}) {
     CAPTURE(host_bytes);

@@ -46,7 +46,7 @@ const std::string azure_header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
 
 }  // namespace
 
-TEST_CASE("BurstGPT has seconds and sessions, and what is missing is 1 token or the time before") {
+TEST_CASE("BurstGPT has seconds and sessions; a missing value is 1 token or the time before") {
   const Trace trace = read_rows(burstgpt_header +
                                 "5,s-1,1.5,ChatGPT,472,18,Conversation log\n"
                                 "5.25,,0,GPT-4,1087,230,API log\r\n"

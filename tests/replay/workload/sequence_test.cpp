@@ -25,7 +25,7 @@ TEST_CASE("prefixes have one name each, shared by sequences that begin alike") {
   CHECK(names.size() == 12 + 3);
 }
 
-TEST_CASE("what follows the known blocks is a sequence's own") {
+TEST_CASE("blocks after the known ones are a sequence's own") {
   const Sequence a(4, 12, Blocks{1}, 7);
   const Sequence again(4, 12, Blocks{1}, 7);
   const Sequence other(4, 12, Blocks{1}, 8);
@@ -36,7 +36,7 @@ TEST_CASE("what follows the known blocks is a sequence's own") {
   CHECK(a.token(4) != a.token(8));
 }
 
-TEST_CASE("an answer is named after the session's next prompt if that goes on from this one") {
+TEST_CASE("an answer is named after the session's next prompt if that continues this one") {
   Workload workload(4);
   workload.add({.input_tokens = 5, .session = 1}, Blocks{1});     // goes on in 2
   workload.add({.input_tokens = 5, .session = 2}, Blocks{1});     // 4 is another text

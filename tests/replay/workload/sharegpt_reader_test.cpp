@@ -83,7 +83,7 @@ TEST_CASE("turns may have times, by which conversations take turns when sorted")
         std::vector<TurnRow>{{1000, 4, 1, 0}, {2000, 5, 1, 1}, {2000, 10, 1, 1}, {9000, 8, 1, 0}});
 }
 
-TEST_CASE("what is malformed is named by conversation and turn, or by line where it is no JSON") {
+TEST_CASE("malformed text is named by conversation and turn, or by line where it is no JSON") {
   const auto error = [](const std::string& turns) {
     const std::string text = conversation_error("[" + json_conversation("") + "," + json_conversation(turns) + "]");
     const std::string place = "ShareGPT JSON, conversation 2: ";

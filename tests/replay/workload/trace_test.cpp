@@ -116,8 +116,10 @@ TEST_CASE("timestamps have the unit that is named, and their bound is in it") {
   CHECK(arrival_ms("1.7e15", TimeUnit::us) == 1'700'000'000'000);
   const std::string late = R"({"timestamp":1.7e18,"input_length":1,"output_length":1,"hash_ids":[]})";
   CHECK(error_of(late) == "line 1: timestamp = 1.7e+18 (must be a number of ms, 0 to 1e+15)");
-  CHECK(error_of(late, {.time_unit = TimeUnit::us}) == "line 1: timestamp = 1.7e+18 (must be a number of us, 0 to 1e+18)");
-  CHECK(error_of(late, {.time_unit = TimeUnit::s}) == "line 1: timestamp = 1.7e+18 (must be a number of s, 0 to 1e+12)");
+  CHECK(error_of(late, {.time_unit = TimeUnit::us}) ==
+        "line 1: timestamp = 1.7e+18 (must be a number of us, 0 to 1e+18)");
+  CHECK(error_of(late, {.time_unit = TimeUnit::s}) ==
+        "line 1: timestamp = 1.7e+18 (must be a number of s, 0 to 1e+12)");
 }
 
 namespace {
@@ -135,7 +137,8 @@ TEST_CASE("a timestamp before that of an earlier line is refused, left out, or s
   const Trace skipped = read(lines, {.skip_bad = true});
   REQUIRE(skipped.workload.size() == 3);
   CHECK(skipped.workload.blocks(2)[0] == 4);
-  const std::string late_and_bad = R"({"timestamp":9,"input_length":512,"hash_ids":7})" "\n";
+  const std::string late_and_bad = R"({"timestamp":9,"input_length":512,"hash_ids":7})"
+                                   "\n";
   CHECK(read(request_at("5", 1) + late_and_bad + request_at("6", 2), {.skip_bad = true}).workload.size() == 2);
   const Trace sorted = read(lines, {.sort = true});
   REQUIRE(sorted.workload.size() == 4);
@@ -153,12 +156,10 @@ TEST_CASE("a line without a timestamp comes with the line before it, and one wit
 }
 
 TEST_CASE("sessions are texts or integers under either name") {
-  const auto line = [](const std::string& session) {
-    return R"({"input_length":1,"hash_ids":[])" + session + "}\n";
-  };
-  const Trace trace = read(line(R"(,"session":"7")") + line(R"(,"session_id":7)") + line(R"(,"session":null)") +
-                           line(R"(,"session_id":"7")") + line("") + line(R"(,"session":7)") +
-                           line(R"(,"session":-18446744073)"));
+  const auto line = [](const std::string& session) { return R"({"input_length":1,"hash_ids":[])" + session + "}\n"; };
+  const Trace trace =
+      read(line(R"(,"session":"7")") + line(R"(,"session_id":7)") + line(R"(,"session":null)") +
+           line(R"(,"session_id":"7")") + line("") + line(R"(,"session":7)") + line(R"(,"session":-18446744073)"));
   std::vector<std::int64_t> sessions;
   for (std::size_t i = 0; i < trace.workload.size(); ++i) sessions.push_back(trace.workload.request(i).session);
   CHECK(sessions == std::vector<std::int64_t>{0, 1, -1, 0, -1, 1, 2});
@@ -186,8 +187,9 @@ TEST_CASE("the first line that is not blank tells the format") {
   CHECK(read(good).description() == "Mooncake JSON lines");
 }
 
-TEST_CASE("what is no known format is shown, with the formats that are known") {
-  const std::string known = " (a trace is Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON, plain or in gzip)";
+TEST_CASE("a text of no known format is shown, with the formats that are known") {
+  const std::string known =
+      " (a trace is Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON, plain or in gzip)";
   CHECK(failure_of("") == "nothing in it" + known);
   CHECK(failure_of("\n \t\r\n") == "nothing in it" + known);
   CHECK(failure_of("\nx,\"y\n" + good, {.skip_bad = true}) == R"(no known format, from line 2: "x,\"y")" + known);

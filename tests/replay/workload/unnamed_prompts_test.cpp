@@ -60,7 +60,7 @@ TEST_CASE("a prompt as long as the conversation continues it, and a shorter one 
   }
 }
 
-TEST_CASE("random conversations share what the lengths say, and no block stands for two texts") {
+TEST_CASE("random conversations share as much as the lengths say, and no block stands for two texts") {
   for_each_seed(200, [](Random& random, std::uint64_t) {
     const std::int64_t block_size = random.between(1, 5);
     UnnamedPrompts prompts(block_size);

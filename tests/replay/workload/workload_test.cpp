@@ -53,7 +53,7 @@ TEST_CASE("the last turns are those whose blocks no later prompt can continue") 
   CHECK(last == std::vector{false, true, false, true, true, false});
 }
 
-TEST_CASE("hints say what the next prompt that goes on shows, if they are asked for") {
+TEST_CASE("hints follow from the next prompt that continues, if they are asked for") {
   Workload workload(10);
   workload.add({.arrival_ms = 1000, .input_tokens = 15, .session = 0}, Blocks{1});
   workload.add({.arrival_ms = 11'000, .input_tokens = 25, .session = 0}, Blocks{1, 2});
