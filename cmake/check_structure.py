@@ -8,7 +8,7 @@
   * Public headers include nothing of Kokkos, CUDA or HIP, and core includes none of it anywhere.
   * No circle of includes, neither of files (a header and its source are one room) nor of folders.
   * Sizes: lines of a public header, lines of a function, methods of a class with those of its bases.
-  * Plain English: comments of libraries and documents name their subjects, instead of "what", "so many" and "whoever".
+  * Plain English: comments, docstrings and documents name their subjects (NO_NOUN).
 
 Exit code 0, or 1 with a line for everything found. Standard library only."""
 import pathlib
@@ -21,6 +21,7 @@ LAYERS = ["core", "parts", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
 WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
 USERS = ["perf", "apps", "tests"]
+SCRIPTS = [*LAYERS, *USERS, "python", "cmake"]  # folders with files of Python
 SUFFIXES = {".hpp", ".h", ".cpp"}
 VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")
 HEADER_LINES_MAX = 300
@@ -31,8 +32,9 @@ CLASS_METHODS_KNOWN = {"DeviceWorld": 47}
 
 # A noun that is left out, of 10,000 words in comments. RMM, Celeritas, RocksDB and ArborX have 0.4 to 3.8.
 NO_NOUN = re.compile(r"\b(?:what|so many|whoever)\b", re.IGNORECASE)
+PYTHON_COMMENT = re.compile(r'#[^\n]*|""".*?"""', re.DOTALL)
 CODE = re.compile(r"```.*?```|`[^`]*`|^    [^\n]*$", re.DOTALL | re.MULTILINE)  # in a document
-NO_NOUN_MAX = {"public headers": 5, "documents": 5, "sources": 10}
+NO_NOUN_MAX = {"public headers": 5, "documents": 5, "sources": 10, "Python": 10, "tests and perf": 20}
 
 NO_FUNCTION_NAMES = {"alignas", "decltype", "noexcept", "requires", "explicit"}
 
@@ -215,6 +217,9 @@ class Project:
         for path in sorted([*root.glob("*.md"), *below]):
             if path.name != "CHANGELOG.md":
                 self.documents[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
+        self.scripts = {}
+        for path in sorted(path for top in SCRIPTS for path in (root / top).rglob("*.py")):
+            self.scripts[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
         self.public = {name.split("/include/", 1)[1]: name for name in self.files if "/include/" in name}
         self.by_name = defaultdict(list)
         for name in self.files:
@@ -320,9 +325,11 @@ class Project:
             hits[kind].append((len(NO_NOUN.findall(text)), name))
 
         for name, text in self.files.items():
-            if name.split("/")[0] in LAYERS:
-                comments = [found["comment"].strip("/*!< \n") for found in TOKEN.finditer(text) if found["comment"]]
-                count("public headers" if "/include/" in name else "sources", name, " ".join(comments))
+            comments = [found["comment"].strip("/*!< \n") for found in TOKEN.finditer(text) if found["comment"]]
+            kind = "public headers" if "/include/" in name else "sources"
+            count(kind if name.split("/")[0] in LAYERS else "tests and perf", name, " ".join(comments))
+        for name, text in self.scripts.items():
+            count("Python", name, " ".join(PYTHON_COMMENT.findall(text)))
         for name, text in self.documents.items():
             count("documents", name, CODE.sub(" ", text))
         for kind, most in NO_NOUN_MAX.items():

@@ -209,9 +209,22 @@ class Words(unittest.TestCase):
         code = "It copies slots:\n\n    what()\n\nand `what`.\n"
         self.assertEqual(found_in({POOL: self.PLAIN, "core/README.md": code, "CHANGELOG.md": "What is new.\n"}), [])
 
-    def test_code_and_strings_and_tests_do_not_count(self):
+    def test_code_and_strings_do_not_count(self):
         code = 'const char* what = "what"; // Copies the slots.\n'
-        self.assertEqual(found_in({"core/src/pool/slot_pool.cpp": code, "tests/pool_test.cpp": "// What is copied.\n"}), [])
+        script = 'what = "what"  # copies the slots\n'
+        self.assertEqual(found_in({"core/src/pool/slot_pool.cpp": code, "python/stateport/copier.py": script}), [])
+
+    def test_tests_and_python_have_limits_of_their_own(self):
+        plain = "Copies the slots of a plan, in the order of its rows. " * 85  # 935 words
+        for name, mark in (("tests/pool_test.cpp", "//"), ("apps/replay/main.cpp", "//"), ("cmake/check.py", "#")):
+            most = check_structure.NO_NOUN_MAX["Python" if mark == "#" else "tests and perf"] // 10
+            text = f"{mark} {plain}\n" + f"{mark} Says what.\n" * most
+            self.assertEqual(found_in({POOL: self.PLAIN, name: text + f"{mark} {plain}\n"}), [])
+            found = found_in({POOL: self.PLAIN, name: text + f"{mark} Says what.\n"})
+            self.assertEqual(len(found), 1)
+            self.assertIn(name, found[0])
+        docstring = '"""What is copied."""\n'
+        self.assertEqual(len(found_in({POOL: self.PLAIN, "python/stateport/copier.py": docstring})), 1)
 
 
 if __name__ == "__main__":
