@@ -23,7 +23,7 @@ class ExternalBlocks:
     def __init__(self, states: SlotAllocator) -> None:
         self._states = states
         self._held: Bools = np.zeros(states.blocks, np.bool_)
-        self._used: Int64s = np.full(states.blocks, _NEVER, np.int64)  # as told
+        self._used: Int64s = np.full(states.blocks, _NEVER, np.int64)  # as reported
         self._newest = _NEVER
         self._register(np.arange(states.blocks, dtype=np.int32))
 
@@ -44,8 +44,8 @@ class ExternalBlocks:
         self._used[blocks] = _NEVER
 
     def tell(self, blocks: Int32s, referenced: Bools, used: Int64s) -> None:
-        """Of those with a state: whether a request uses them, and when each was used last. O(blocks); told are only
-        those that were used since, unless the clock went back."""
+        """Reports blocks with a state: whether a request uses them, and when each was used last. O(blocks). Reports
+        only blocks that were used since the last call, unless the clock went back."""
         held = self._held[blocks]
         taken, left = blocks[referenced & ~held], blocks[~referenced & held]
         self._states.retain_blocks(taken)

@@ -124,8 +124,8 @@ class GroupPlan:
 class PassPlan:
     """A planned pass.
 
-    ready: False: planned ahead, and where its rows begin depends on a pass that is not committed: `room` is known, the
-    rest is told by the commit of that pass. rows_without_room: how many rows do not run; preempt a request for them.
+    ready: False: planned ahead, and where its rows begin depends on a pass that is not committed: `room` is known, and
+    the commit of that pass tells the rest. rows_without_room: how many rows do not run; preempt a request for them.
     kv_tokens_per_id: block ids: the block size; with a tree one KV index a token. transfers: TRANSFER [n], which come
     before all else of the plan (CacheTiers)."""
 

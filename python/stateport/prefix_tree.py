@@ -95,9 +95,8 @@ class PrefixTree(_library.Object):
     page_size, chunk_size: in tokens. max_states_per_path: 0: no limit. layout_fingerprint: StateSpec.fingerprint.
     kv_indices: > 0: KV indices are below this, and one that the tree owns already is refused. hash_seed: a secret where
     tenants are not trusted. position_tokens: hix: distance of the positions whose history is kept.
-    eviction: None: hix. on_victim: called for every state or node that is about to leave the tree, before it goes; it
-    may use other objects, not this tree. True keeps the slot: it is then the caller's, who gives it back with
-    release_slots."""
+    eviction: None: hix. on_victim: called for every state or node before it leaves the tree; it may use other objects,
+    not this tree. True keeps the slot for the caller, until release_slots."""
 
     def __init__(self, slots: int, *, page_size: int = 1, chunk_size: int = 1, max_states_per_path: int = 0,
                  eviction: Eviction | None = None, layout_fingerprint: int = 0, kv_indices: int = 0, hash_seed: int = 0,

@@ -63,7 +63,7 @@ def test_an_image_has_a_section_for_each_tensor(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("scrub", [False, True])
-def test_a_scrubbing_tier_overwrites_what_it_removes(tmp_path: pathlib.Path, scrub: bool) -> None:
+def test_a_scrubbing_tier_overwrites_images_that_it_removes(tmp_path: pathlib.Path, scrub: bool) -> None:
     with sp.FileTier(tmp_path / "images", states=[sp.StateSpec(STATE)], model="a model", file_bytes=ROOM,
                      scrub=scrub) as tier:
         tier.write(1, keys_of("state", 1), images_of(tier, "state", 1))
@@ -75,7 +75,7 @@ def test_a_scrubbing_tier_overwrites_what_it_removes(tmp_path: pathlib.Path, scr
             assert any(hold_bytes()) != scrub
 
 
-def test_what_was_written_is_read_also_by_the_next_tier_of_the_folder(tmp_path: pathlib.Path) -> None:
+def test_an_image_is_read_also_by_the_next_tier_of_the_folder(tmp_path: pathlib.Path) -> None:
     keys = np.concatenate([keys_of("state", 1, 2), keys_of("kv_block", 1)])
     with open_tier(tmp_path) as tier:
         states, blocks = images_of(tier, "state", 1, 2), images_of(tier, "kv_block", 3)

@@ -33,7 +33,7 @@ class nixl_agent:
 
 
 @pytest.mark.parametrize("wait_s", [0, 1])
-def test_a_rank_that_ends_too_early_is_told(tmp_path: pathlib.Path, wait_s: int) -> None:
+def test_a_rank_that_ends_too_early_is_reported(tmp_path: pathlib.Path, wait_s: int) -> None:
     (tmp_path / "nixl").mkdir()
     (tmp_path / "nixl" / "__init__.py").touch()
     (tmp_path / "nixl" / "_api.py").write_text(NIXL.format(wait_s=wait_s))

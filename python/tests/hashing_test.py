@@ -42,7 +42,7 @@ def test_names_and_media_keep_blocks_apart() -> None:
     assert keys[0][0] == keys[5][0], "a picture in the second block leaves the first one as it is"
 
 
-def test_seeds_keep_blocks_apart_and_are_told_to_nobody() -> None:
+def test_seeds_keep_blocks_apart_and_stay_secret() -> None:
     for fast in (False, True):
         prefixes = set()
         for seed in (0, 1, 2**63, 2**64 - 1):
@@ -71,7 +71,7 @@ def test_bad_hashes_are_refused() -> None:
     assert list(hasher.append([4])[0]) == list(sp.hash_blocks([1, 2, 3, 4], 4)[0])
 
 
-def test_a_seed_comes_from_the_environment_and_is_told_by_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_comes_from_the_environment_and_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, seed in (("71", 71), ("0x1F", 31), (" 5 ", 5), (str(2**64 - 1), 2**64 - 1)):
         monkeypatch.setenv("STATEPORT_SEED_OF_A_TEST", text)
         assert seed_of_variable("a.b", "STATEPORT_SEED_OF_A_TEST") == seed

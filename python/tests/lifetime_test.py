@@ -174,7 +174,7 @@ print("left")
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\nclosed\n", "")
 
 
-def test_what_the_parent_could_not_destroy_is_not_destroyed_by_a_child() -> None:
+def test_a_child_does_not_destroy_the_leftovers_of_its_parent() -> None:
     done = run("""
 import os, stateport as sp
 from stateport import _library
@@ -223,7 +223,7 @@ def test_threads_share_a_cache() -> None:
                 with cache.serving(np.arange(40) + 1000 * thread + turn) as request:
                     assert cache.computed(request.request) == 0
                     assert list(cache.tokens(request.request)[:1]) == [1000 * thread + turn]
-        except BaseException as error:  # told by the test's own thread
+        except BaseException as error:  # raised by the test's own thread
             failed.append(error)
 
     threads = [threading.Thread(target=serve, args=(i,)) for i in range(4)]

@@ -141,7 +141,7 @@ def recorded_cases(*suites: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("row", recorded_cases("slot_allocator", "commit", "fuzz_traces"))
-def test_recorded_cases_give_what_was_recorded(row: dict[str, Any]) -> None:
+def test_recorded_cases_give_the_recorded_values(row: dict[str, Any]) -> None:
     replay = Replay(row["config"])
     for number, op in enumerate(row["ops"]):
         try:

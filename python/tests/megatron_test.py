@@ -85,7 +85,7 @@ def test_a_state_of_other_content_is_not_restored() -> None:
     assert engine.states.restore_to_live(2, 1)
 
 
-def test_a_commit_keeps_what_finds_a_slot() -> None:
+def test_a_commit_keeps_states_that_find_a_slot() -> None:
     engine = Engine(blocks=8, slots=1)
     block_request(engine, 0, [3, 4, 5], [31, 32, 33])
     engine.context.batch_dimensions.prefill_req_count = 1
@@ -157,7 +157,7 @@ def test_a_use_that_ended_does_not_make_a_block_young() -> None:
     engine = Engine(blocks=4, slots=2)
     engine.kv.block_timestamps[:] = torch.tensor([5, 1, 9, 9])
     engine.states.allocate_slots_batch([0, 1])
-    engine.states.allocate_slots_batch([0, 1])  # both are told
+    engine.states.allocate_slots_batch([0, 1])  # both are reported
     engine.kv.block_ref_counts[1] = 2
     engine.states.allocate_slots_batch([0, 1])
     engine.kv.block_ref_counts[1] = 0

@@ -63,7 +63,7 @@ NUMBERS: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(NUMBERS)))
-def test_what_does_not_fit_is_refused_by_name_and_value(number: int) -> None:
+def test_a_number_that_does_not_fit_is_refused_by_name_and_value(number: int) -> None:
     use, text = NUMBERS[number]
     with pytest.raises(sp.InvalidArgument) as raised:
         use()
@@ -151,7 +151,7 @@ def test_threads_plan_and_read_without_tearing() -> None:
                 assert len(cache.kv(started.request)) >= 0
                 cache.take_events(16)
                 cache.abort(started.request)
-        except BaseException as error:  # told by the test's own thread
+        except BaseException as error:  # raised by the test's own thread
             failed.append(error)
 
     threads = [threading.Thread(target=serve, args=(i,)) for i in range(4)]
@@ -204,7 +204,7 @@ def test_a_single_slot_may_have_any_stride(spec: sp.StateSpec) -> None:
     sp.synchronize()
 
 
-def test_what_is_only_read_may_be_read_only(spec: sp.StateSpec) -> None:
+def test_memory_that_is_only_read_may_be_read_only(spec: sp.StateSpec) -> None:
     scratch, steps = np.ones((2, 3, 64), np.float32), np.zeros(2, np.int32)
     scratch.flags.writeable = steps.flags.writeable = False
     store = sp.StateStore(spec, 2)

@@ -66,7 +66,7 @@ def test_victims_are_named_before_they_go() -> None:
     tree.check_invariants()
 
 
-def test_a_victim_is_kept_by_who_is_told() -> None:
+def test_a_listener_may_keep_a_victim() -> None:
     tree, _ = filled(on_victim=lambda victim: victim.slot >= 0)
     free = tree.sizes().free_slots
     tree.evict(states=3)
@@ -75,7 +75,7 @@ def test_a_victim_is_kept_by_who_is_told() -> None:
     assert tree.sizes().free_slots == free + 1
 
 
-def test_a_victim_is_not_kept_by_who_raises(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_listener_that_raises_keeps_no_victim(capfd: pytest.CaptureFixture[str]) -> None:
     def on_victim(victim: sp.Victim) -> bool:
         raise KeyError("no such list")
 

@@ -243,7 +243,7 @@ def test_bad_batches_are_refused_and_leave_no_ticket_behind(use: Any, text: str)
         assert len(answers(store, 3)) == 3
 
 
-def test_what_a_client_raises_is_a_refusal_or_a_failure() -> None:
+def test_an_exception_of_a_client_is_a_refusal_or_a_failure() -> None:
     client = PretendedMooncake({})
     with sp.MooncakeStore(client) as store:
         client.failing = RuntimeError("the master is gone")
@@ -312,7 +312,7 @@ class EndlessClient:
         self.closed.set()
 
 
-def test_a_client_that_does_nothing_right_harms_nobody() -> None:
+def test_a_client_that_does_nothing_right_does_no_harm() -> None:
     client = EndlessClient()
     store = sp.ClientStore(client)
     memory = np.zeros(10, np.uint8)

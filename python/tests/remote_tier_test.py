@@ -50,7 +50,7 @@ def serve(cache: sp.RequestCache, stored: set[bytes]) -> tuple[sp.StartedRequest
     return started, kinds
 
 
-def test_what_one_cache_stored_another_one_asks_for_and_loads() -> None:
+def test_a_cache_asks_for_and_loads_images_of_another_one() -> None:
     stored: set[bytes] = set()
     one, other = make(), make()
     first, kinds = serve(one, stored)
@@ -74,7 +74,7 @@ def test_a_cache_that_may_not_ask_finds_nothing() -> None:
     other.set_speeds(host_bytes_per_s=1, file_bytes_per_s=1, tokens_per_s=1, remote_bytes_per_s=1, remote_latency_s=1)
 
 
-def test_wrong_results_settle_nothing_and_an_exception_tells_what_was_attached() -> None:
+def test_wrong_results_settle_nothing_and_an_exception_names_the_attached_images() -> None:
     one, other = make(max_finds=-1), make()
     started = one.start(PROMPT)
     assert started is not None and not len(started.transfers)

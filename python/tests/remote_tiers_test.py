@@ -109,7 +109,7 @@ def test_ranks_of_any_number_hold_one_state() -> None:
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(4, 2), (2, 4), (3, 1)])
-def test_what_one_group_of_ranks_stores_another_one_loads(writers: int, readers: int) -> None:
+def test_one_group_of_ranks_loads_checkpoints_of_another_one(writers: int, readers: int) -> None:
     model, objects = layout(), InProcessObjects(1 << 30)
     whole, back = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
     fill(whole, 2)
@@ -138,7 +138,7 @@ def test_what_one_group_of_ranks_stores_another_one_loads(writers: int, readers:
         np.testing.assert_array_equal(got, expected)
 
 
-def test_int8_objects_are_read_by_those_who_say_so() -> None:
+def test_int8_objects_are_read_by_tiers_with_that_option() -> None:
     model, objects = layout(), InProcessObjects(1 << 30)
     store, reader = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
     fill(store, 3)
@@ -167,7 +167,7 @@ def test_the_catalogue_knows_how_its_models_are_shared() -> None:
         assert model.fingerprint == ModelLayout.find(name, conv_layout="ds").fingerprint
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
+def test_arguments_that_do_not_fit_are_refused_by_name() -> None:
     model, objects = layout(), InProcessObjects(1 << 30)
     store = StateStore(model.spec(), 3)
     with pytest.raises(stateport.InvalidArgument, match="head_groups"):
@@ -290,7 +290,7 @@ def test_the_memory_of_a_closed_end_is_not_given_away() -> None:
             end_of(2)[1].memory(place)  # type: ignore[arg-type]
 
 
-def test_a_hand_over_brings_what_a_reshard_brings() -> None:
+def test_a_hand_over_brings_the_same_as_a_reshard() -> None:
     model = layout()
     whole, back = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
     fill(whole, 4)

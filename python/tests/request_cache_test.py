@@ -334,7 +334,7 @@ def answer(cache: sp.RequestCache, request: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["finish", "preempt", "abort", "a statement", "a statement that raises"])
-def test_what_a_request_computed_is_kept_unless_it_is_aborted(how: str) -> None:
+def test_the_tokens_of_a_request_are_kept_unless_it_is_aborted(how: str) -> None:
     cache, prompt = make(block_size_tokens=1), list(range(40))
     if how.startswith("a statement"):
         with contextlib.suppress(KeyError), cache.serving(prompt) as started:
@@ -387,7 +387,7 @@ def test_a_plan_is_read_after_another_one_was_refused() -> None:
     assert told[0] == told[1] and len(told[0][3]) == 1
 
 
-def test_ids_of_kv_are_told_from_any_one_on() -> None:
+def test_ids_of_kv_are_read_from_any_one_on() -> None:
     cache = make()
     requests = [cache.start(range(n, n + 7)).request for n in (0, 100)]  # type: ignore[union-attr]
     plan = cache.plan(requests, [7, 4])
@@ -455,7 +455,7 @@ def test_a_pass_is_planned_ahead() -> None:
     assert list(cache.tokens(request)[-2:]) == [7, 8]
 
 
-def test_statistics_are_told_to_people_and_to_prometheus() -> None:
+def test_statistics_have_a_text_for_people_and_one_for_prometheus() -> None:
     cache = make()
     with cache.serving([1, 2, 3]):
         pass

@@ -46,15 +46,15 @@ def server_of_its_own(tmp_path: pathlib.Path) -> Iterator[ValkeyServer]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_ranks_store_other_ranks_load(server: Server, case: Case) -> None:
+def test_ranks_load_checkpoints_that_other_ranks_stored(server: Server, case: Case) -> None:
     print(f"{case.name}: {exchange(server, case)}")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_what_is_spoilt_is_a_miss_with_its_reason(server: Server, fault: Callable[[Server], None]) -> None:
+def test_a_damaged_object_is_a_miss_with_its_reason(server: Server, fault: Callable[[Server], None]) -> None:
     fault(server)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_what_ends_in_the_middle(server_of_its_own: Server, end: Callable[[Server], None]) -> None:
+def test_ends_in_the_middle(server_of_its_own: Server, end: Callable[[Server], None]) -> None:
     end(server_of_its_own)

@@ -96,7 +96,7 @@ def test_the_least_recently_used_state_goes_first() -> None:
     assert [victim.block for victim in states.peek_victims(3)] == [1, 2, 0]
 
 
-def test_a_policy_learns_what_was_served() -> None:
+def test_a_policy_learns_from_served_requests() -> None:
     eviction = stateport.Eviction(order="gdsf", state_bytes=100, kv_bytes_per_token=1)
     states = SlotAllocator(blocks=4, slots=2, external_blocks=True, eviction=eviction)
     states.retain_blocks([0, 1])

@@ -181,7 +181,7 @@ def test_tensors_of_torch_are_viewed() -> None:
 
 
 class Exported:
-    """Floats by DLPack. Their data begin `byte_offset` bytes behind the address that is told."""
+    """Floats by DLPack. Their data begin `byte_offset` bytes behind the address that DLPack names."""
 
     def __init__(self, array: np.ndarray[Any, Any], byte_offset: int, *, versioned: bool = True,
                  flags: int = 0) -> None:
@@ -341,6 +341,6 @@ def test_layers_are_copied_alone() -> None:
 
 
 @pytest.mark.parametrize("stream", ["text", 1.5, object()])
-def test_what_is_no_stream_is_refused(spec: sp.StateSpec, stream: Any) -> None:
+def test_a_value_that_is_no_stream_is_refused(spec: sp.StateSpec, stream: Any) -> None:
     with pytest.raises(sp.InvalidArgument, match="stream is a"):
         sp.StateStore.view(spec, filled(2)).copy([[0, 1]], stream=stream)

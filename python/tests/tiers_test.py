@@ -49,7 +49,7 @@ def make(folder: pathlib.Path | None = None, **options: Any) -> tuple[sp.StateSt
 
 
 @pytest.mark.parametrize("medium", ["host", "file"])
-def test_what_is_put_is_got_bit_by_bit(medium: str, tmp_path: pathlib.Path) -> None:
+def test_an_image_comes_back_bit_by_bit(medium: str, tmp_path: pathlib.Path) -> None:
     store, tiers = make(tmp_path)
     wanted = store.tensor(0)[1].copy()
     first = tiers.put(images((1, 1), (2, 2)), medium)
@@ -96,7 +96,7 @@ def test_files_are_found_by_another_object_and_refused_by_another_model(tmp_path
     assert again.info()["found_images"] == 1
 
 
-def test_what_is_not_there_is_answered_as_gone() -> None:
+def test_a_missing_image_is_answered_as_gone() -> None:
     _, tiers = make()
     tiers.get(images((5, 0)))
     assert [sp.TRANSFER_STATUSES[status] for status in wait(tiers, 1).values()] == ["gone"]
@@ -126,7 +126,7 @@ def test_bad_calls_are_refused(use: Callable[[sp.StateTiers], Any], text: str) -
     assert text in str(raised.value)
 
 
-def test_a_cache_hits_what_left_the_device() -> None:
+def test_a_cache_hits_prefixes_that_left_the_device() -> None:
     served, draw = Served(), np.random.default_rng(4)
     prompts = [draw.integers(0, 9, 100).astype(np.int32) for _ in range(4)]
     media = [served.serve(prompt).load_medium for _ in range(2) for prompt in prompts]
@@ -137,7 +137,7 @@ def test_a_cache_hits_what_left_the_device() -> None:
     assert served.cache.stats().hit_tokens > 200
 
 
-def test_a_restart_hits_what_lies_in_files(tmp_path: pathlib.Path) -> None:
+def test_a_restart_hits_prefixes_in_files(tmp_path: pathlib.Path) -> None:
     draw = np.random.default_rng(5)
     prompt = draw.integers(0, 9, 100).astype(np.int32)
     first = Served(tmp_path)

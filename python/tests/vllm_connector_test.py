@@ -61,7 +61,7 @@ def engine_of(options: ConnectorOptions = LARGE, **more: Any) -> Engine:
     return Engine(options, chance=random.Random(1), **more)
 
 
-def test_a_prompt_restores_what_the_same_prompt_left() -> None:
+def test_a_prompt_restores_the_states_of_the_same_prompt() -> None:
     engine = engine_of()
     tokens = prompt(42)
     assert serve(engine, request("a", tokens)) == [0]
@@ -124,7 +124,7 @@ def test_prompts_of_another_salt_share_nothing() -> None:
     engine.close()
 
 
-def test_prompts_of_other_images_share_what_lies_before_them() -> None:
+def test_prompts_of_other_images_share_the_prefix_before_them() -> None:
     engine = engine_of()
     tokens = prompt(42)
 
@@ -331,7 +331,7 @@ def test_offers_of_requests_that_do_not_run_are_not_kept() -> None:
     engine.close()
 
 
-def test_a_second_engine_restores_from_files_what_the_first_one_left(tmp_path: pathlib.Path) -> None:
+def test_a_second_engine_restores_the_files_of_the_first_one(tmp_path: pathlib.Path) -> None:
     options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
                                file_bytes=1 << 22)
     first = engine_of(options, ranks=2)
@@ -346,7 +346,7 @@ def test_a_second_engine_restores_from_files_what_the_first_one_left(tmp_path: p
     second.close()
 
 
-def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path) -> None:
+def test_a_second_engine_uses_only_images_that_all_workers_have(tmp_path: pathlib.Path) -> None:
     options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
                                file_bytes=1 << 22)
     first = engine_of(options, ranks=1)

@@ -32,7 +32,7 @@ def engine(model: str = "org/model", commit: str | None = "c1", **changes: Any) 
         cache_config=types.SimpleNamespace(cache_dtype="auto", mamba_cache_dtype="auto", mamba_ssm_cache_dtype="auto"))
 
 
-def test_what_changes_a_state_changes_the_name() -> None:
+def test_a_fact_that_changes_a_state_changes_the_name() -> None:
     names = [model_name(made, 16) for made in (engine(), engine(commit="c2"), engine(model="org/other"),
                                               engine(dtype="float16"), engine(hidden_size=65),
                                               engine(revision="v2"), engine(quantization="fp8"))]
@@ -102,7 +102,7 @@ def test_after_a_reset_prompts_share_nothing_with_earlier_ones_or_other_processe
     assert len({repr(name) for name in names}) == len(names)
 
 
-def test_what_decides_how_pages_are_packed_changes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fact_that_changes_the_packing_of_pages_changes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     made = engine()
     names = [model_name(made, 16, outlives=False)]
     for place, member, value in ((made, "speculative_config", types.SimpleNamespace(model="draft")),

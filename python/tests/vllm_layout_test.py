@@ -54,7 +54,7 @@ def test_groups_that_are_not_cached_by_prefix_are_left_out() -> None:
     assert (layout.block_size_tokens, layout.kv_groups, layout.state_groups) == (16, (3,), (2,))
 
 
-def test_states_are_told_by_their_shapes() -> None:
+def test_states_are_recognised_by_their_shapes() -> None:
     spec = MambaSpec()
     del spec.mamba_cache_mode  # vLLM announced that it goes
     assert read_layout(config(spec, FullAttentionSpec())).state_groups == (0,)
@@ -72,7 +72,7 @@ def test_layers_of_a_group_may_have_specs_of_their_own() -> None:
     ((MambaSpec(), SlidingWindowSpec()), "group 1 is of SlidingWindowSpec"),
     ((MambaSpec(32), FullAttentionSpec()), "blocks of [16, 32] tokens"),
 ])
-def test_what_cannot_be_served_is_refused(specs: Any, part: str) -> None:
+def test_models_that_cannot_be_served_are_refused(specs: Any, part: str) -> None:
     with pytest.raises(sp.InvalidArgument) as error:
         read_layout(config(*specs))
     assert part in str(error.value)
@@ -113,7 +113,7 @@ def test_states_lie_one_behind_the_other_at_the_beginning_of_a_page() -> None:
         state_parts((((1,), "bfloat16"), ((2,), "float32")), 128, [2, 4])
 
 
-def test_pools_have_a_state_for_so_many_blocks() -> None:
+def test_pools_have_a_state_for_a_number_of_blocks() -> None:
     assert pool_sizes(1000, 10, 50, blocks_per_state=5) == pool_sizes(1000, 10, 50, blocks_per_state=9, state_share=0.5)
     sizes = pool_sizes(1000, 10, 50, blocks_per_state=5)
     assert (sizes.states, sizes.kv_blocks) == (10, 50)

@@ -111,7 +111,7 @@ def settled(engine: Engine) -> dict[str, int]:
     return engine.side.counters.values
 
 
-def test_what_one_engine_computed_another_one_restores_and_the_other_way_round(shared: sp.InProcessObjects) -> None:
+def test_an_engine_restores_states_of_another_one_and_the_other_way_round(shared: sp.InProcessObjects) -> None:
     first, second = engine_of(ranks=2), engine_of(ranks=2)
     assert serve(first, request("a", prompt(42))) == [0]
     settled(first)
@@ -160,7 +160,7 @@ def test_a_prompt_that_must_not_read_the_cache_asks_for_nothing(shared: sp.InPro
     engine.close()
 
 
-def test_after_a_reset_nothing_is_shared_with_what_was_stored_before_or_with_others(
+def test_after_a_reset_nothing_is_shared_with_earlier_states_or_with_others(
         shared: sp.InProcessObjects) -> None:
     first, second = engine_of(), engine_of()
     serve(first, request("a", prompt(42)))
@@ -208,7 +208,7 @@ def test_a_branch_is_seen_by_a_prompt_that_waited_for_the_store(shared: sp.InPro
     engine.close()
 
 
-def test_more_prompts_than_the_cache_has_requests_all_restore_what_is_there(shared: sp.InProcessObjects) -> None:
+def test_more_prompts_than_the_cache_has_requests_all_restore_their_states(shared: sp.InProcessObjects) -> None:
     first, second = engine_of(), engine_of()
     serve(first, request("a", prompt(42)))
     settled(first)
@@ -339,7 +339,7 @@ def results(*rows: tuple[int, str]) -> Any:
                     TRANSFER_RESULT)
 
 
-def test_loads_are_counted_by_tier_and_the_slowest_one_is_told() -> None:
+def test_loads_are_counted_by_tier_and_the_slowest_one_is_named() -> None:
     loads = Loads()
     assert loads.begin(transfers((1, "load", "file", 3, "kv_block"), (2, "load", "remote", 3, "kv_block"),
                                  (3, "load", "file", 3, "state"), (4, "store", "device", -1, "state"),
@@ -349,7 +349,7 @@ def test_loads_are_counted_by_tier_and_the_slowest_one_is_told() -> None:
     assert loads.of(3) is None
 
 
-def test_answers_are_counted_and_what_is_not_there_is_no_failure() -> None:
+def test_answers_are_counted_and_a_missing_image_is_no_failure() -> None:
     loads = Loads()
     loads.begin(transfers(*((i, "find", "remote", 1, "state") for i in range(4)), (7, "load", "file", 2, "state"),
                           (8, "store", "device", -1, "state")))
@@ -404,7 +404,7 @@ def test_stores_are_taken() -> None:
                                     {"store": "valkey", "url": "valkey://user:sesame@host:1"},
                                     {"store": "valkey", "url": "valkey://user:sesa#me@host:1"},
                                     {"store": "mooncake", "password": "sesame"}])
-def test_a_password_among_the_options_is_refused_and_not_told(remote: dict[str, Any]) -> None:
+def test_a_password_among_the_options_is_refused_and_not_shown(remote: dict[str, Any]) -> None:
     with pytest.raises(sp.InvalidArgument, match="password_variable") as problem:
         check_store(remote)
     assert "sesa" not in str(problem.value)

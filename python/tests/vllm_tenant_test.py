@@ -26,7 +26,7 @@ VARIABLE = "STATEPORT_SEED_OF_A_TEST"
 
 class Watch:
     """Sees every copy of KV to the host before it is made, and counts the places in it that hold bytes of another salt.
-    Who wrote last is known by place."""
+    It knows the last salt that wrote each place."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.pool = engine, engine.ranks[0].side._pools[0]
@@ -118,7 +118,7 @@ def check_order(plan: StepPlan, scrubbed: set[int]) -> int:
     return read
 
 
-def test_what_is_scrubbed_was_written_to_files_before(tmp_path: pathlib.Path) -> None:
+def test_scrubbed_places_were_written_to_files_before(tmp_path: pathlib.Path) -> None:
     """Files have less room than the pools, so that a victim of the pools is written to a file before its place is
     taken."""
     read = 0
@@ -201,7 +201,7 @@ def test_removed_files_hold_nothing_any_more(tmp_path: pathlib.Path, monkeypatch
             assert any(hold_bytes()) != scrub
 
 
-def test_a_mistaken_seed_is_named_and_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistaken_seed_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(sp.InvalidArgument, match="name an environment variable by 'hash_seed_variable'") as refused:
         ConnectorOptions.read({"hash_seed": 7113})
     assert "7113" not in str(refused.value)

@@ -454,7 +454,8 @@ void engine_step(engine* self, int32_t budget) {
   self->pass[self->passes++] = next;
   const bool ready = self->plan.ready != 0;
   CHECK(ready || ahead);
-  // A plan that is complete runs before the commit of the pass before it; another one is told by that commit.
+  // A plan that is complete runs before the commit of the pass before it; an incomplete one is completed by that
+  // commit.
   engine_pass settled = {.rows = 0};
   if (!ready) settled = commit(self);
   run_pass(self, &self->pass[self->passes - 1]);

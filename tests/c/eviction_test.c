@@ -181,7 +181,7 @@ void test_hints(void) {
 
 void test_pasts(void) {
   const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX};
-  // The requests interleave: the one that was looked up first is kept last. Told when it was looked up, it is the
+  // The requests interleave: the one that was looked up first is kept last. With its past of the look-up it is the
   // oldest; else it counts as the newest.
   for (int told = 0; told < 2; ++told) {
     stateport_tree* tree = make_tree(&hix);

@@ -55,7 +55,7 @@ void test_hasher(void) {
   CHECK_OK(stateport_hasher_destroy(hasher));
 }
 
-/// The keys of two blocks, with a picture at `position` that is told with the piece [first, 8).
+/// The keys of two blocks, with a picture at `position` that comes with the piece [first, 8).
 static void hash_with_media(int64_t position, size_t first, const char* id, int64_t keys[2]) {
   const int32_t tokens[2 * block_size] = {1, 2, 3, 4, 5, 6, 7, 8};
   const stateport_media_key media = {.size = sizeof media, .id = id, .id_bytes = strlen(id), .first_token = position};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Told the same of random requests, a cache made by the C interface decides as one of C++ does.
+// With the same reports of random requests, a cache made by the C interface decides as one of C++ does.
 #include <stateport.h>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>

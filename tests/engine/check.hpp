@@ -37,7 +37,7 @@ struct Served {
 /// Leaves out requests, events and tokens as long as the schedule still fails; of a hasty engine for some minutes.
 [[nodiscard]] Problem shrink(Problem problem, std::string_view cache);
 
-/// difference(), told with the shortest schedule that fails and its log.
+/// The text of difference(), with the shortest schedule that fails and its log.
 [[nodiscard]] std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts);
 
 /// A planted mistake and how the comparison found it.

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-/// A caller of the C interface who reads his calls from bytes: right ones, and any that the conventions of core.h let a
-/// caller make. A mistake that no call can refuse is left out: a pointer that is neither null nor valid for its number
-/// of bytes.
+/// A caller of the C interface whose calls are read from bytes: right calls, and any that the conventions of core.h
+/// allow. A mistake that no call can refuse is left out: a pointer that is neither null nor valid for its number of
+/// bytes.
 namespace stateport::fuzz {
 
 enum class Kind : std::uint8_t {

@@ -106,7 +106,7 @@ struct World {
   std::vector<std::size_t> headers;
 };
 
-/// As a writer does it who knows the format: the checksum alone does not stop him.
+/// Sets the checksum, as an attacker with knowledge of the format would.
 void seal_header(std::span<std::byte> header) {
   const auto place = header.subspan(checksum_at, checksum_bytes);
   std::ranges::fill(place, std::byte{0});

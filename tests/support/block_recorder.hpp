@@ -20,7 +20,7 @@ inline Blocks ids(std::initializer_list<std::int32_t> values) {
   return blocks;
 }
 
-/// Blocks that a listener was told, in order.
+/// Events that a listener received, in order.
 struct ToldOfBlocks {
   Blocks unreferenced;
   Blocks lost;

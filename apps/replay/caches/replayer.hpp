@@ -31,7 +31,7 @@ struct ReplayCounts {
   CacheStats stats;            ///< the same with every lost token and its reason, if that was asked for
   std::string first_mismatch;  ///< in words; empty: none
   double wall_seconds = 0;
-  bool interrupted = false;  ///< set by who stopped it
+  bool interrupted = false;  ///< set by the code that stopped it
 
   std::vector<std::int64_t> bookkeeping_ns;      ///< match, allocate, evict, register, release, without the clock
   std::vector<double> bookkeeping_ns_per_block;  ///< hashing included

@@ -47,7 +47,8 @@ class Timeline {
   Timeline(const Workload& workload, std::int64_t requests, const Budget& budget, const ReplayCache& cache,
            const PassMover& mover);
 
-  /// To be told after each request how many were served, with the counts so far. O(1) but for the last of an interval.
+  /// Call it after each request with the number of served requests and the counts so far. O(1) but for the last of an
+  /// interval.
   void served(std::int64_t requests, const ReplayCounts& counts);
   /// The replay has ended. Returns the intervals up to the last request.
   [[nodiscard]] std::vector<Interval> take(const ReplayCounts& counts);

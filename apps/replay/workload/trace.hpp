@@ -8,7 +8,7 @@
 
 namespace stateport::replay {
 
-/// Reads a trace in the order of service. Its format is told by its content; bytes of gzip are decompressed.
+/// Reads a trace in the order of service. Recognises its format by its content; decompresses gzip.
 ///
 /// Mooncake: one JSON object per line. `session` may be called `session_id`. Unit of time: ms.
 ///

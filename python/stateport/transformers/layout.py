@@ -156,7 +156,7 @@ def run(model: Any, ids: torch.Tensor, cache: DynamicCache, begin: int, end: int
     options: dict[str, Any] = {cache_argument(model): cache}
     if "logits_to_keep" in accepted:
         options["logits_to_keep"] = 1
-    if "position_ids" in accepted:  # some models count from 0 if they are not told
+    if "position_ids" in accepted:  # some models count from 0 without them
         options["position_ids"] = torch.arange(begin, end, device=ids.device).unsqueeze(0)
     with torch.no_grad():
         out = model(input_ids=ids[:, begin:end], use_cache=True, **options)

@@ -180,7 +180,7 @@ class Ledger:
             if self.book.closed:
                 return
             cache = running.cache
-            # A cache that went on without room is further than the KV that was told.
+            # A cache that went on without room is longer than the reported KV.
             if cache is None or running.live < 0 or cache.get_seq_length() != running.position:
                 self.abort(running)
                 return

@@ -14,7 +14,7 @@ from stateport.errors import InvalidState
 from stateport.transformers.layout import run
 from stateport.transformers.ledger import Ledger, Running
 
-_FLUSH_TOKENS = 64  # sampled tokens that wait to be told, without pages
+_FLUSH_TOKENS = 64  # sampled tokens that are reported together, without pages
 
 
 @dataclasses.dataclass

@@ -85,7 +85,7 @@ def _generate(cache: Any, input_ids: torch.Tensor, options: dict[str, Any], into
 
 
 class _Stop(StoppingCriteria):  # type: ignore[misc]
-    """Stops when it is told to."""
+    """Stops when its event is set."""
 
     def __init__(self, told: threading.Event) -> None:
         self._told = told

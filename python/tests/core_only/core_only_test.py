@@ -22,7 +22,7 @@ def test_a_core_only_wheel_has_no_device_and_needs_no_kokkos() -> None:
         assert "kokkos" not in needed.lower() and "libgomp" not in needed
 
 
-def test_what_needs_a_device_is_refused_by_name() -> None:
+def test_calls_that_need_a_device_are_refused_by_name() -> None:
     spec = sp.StateSpec.find("qwen3-next-80b-a3b")
     for use in (lambda: sp.StateStore(spec, 2), sp.Runtime, sp.synchronize,
                 lambda: sp.StateTiers(host_bytes=1 << 20)):

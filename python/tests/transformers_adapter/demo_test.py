@@ -19,7 +19,7 @@ def reused(output: str) -> list[int]:
     return [int(found) for found in re.findall(r"(\d+) of \d+ tokens reused", output)]
 
 
-def test_chat_reuses_what_earlier_turns_computed(capsys: pytest.CaptureFixture[str],
+def test_chat_reuses_tokens_of_earlier_turns(capsys: pytest.CaptureFixture[str],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\nand then?\n/back\nor else?\n/quit\nnever said\n"))
     assert main(["chat", "--architecture", "lfm2", "--tokens", "5"]) == 0
@@ -62,7 +62,7 @@ def test_the_page_is_one_file_that_loads_nothing(capsys: pytest.CaptureFixture[s
     assert not re.search(r"[^a-z](nan|inf)[^a-z]", text)
 
 
-def test_what_cannot_be_done_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "--architecture", "lfm2", "--memory", "10"]) == 2
     assert "memory is 10 bytes" in capsys.readouterr().err
 

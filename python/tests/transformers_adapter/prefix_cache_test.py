@@ -66,7 +66,7 @@ def test_chunks_of_a_prompt_give_the_same_answer(model: Any) -> None:
         assert cache.stats().states > len(PROMPT) // 5
 
 
-def test_what_is_forgotten_is_computed_again(model: Any, tmp_path: pathlib.Path) -> None:
+def test_a_forgotten_prefix_is_computed_again(model: Any, tmp_path: pathlib.Path) -> None:
     tiers = Tiers(host_bytes="1 MiB", folder=tmp_path, file_bytes="8 MiB", write_through=True)
     with PrefixCache(model, memory="1 MiB", tiers=tiers, page_tokens=4) as cache:
         witness = Witness(model)
@@ -78,7 +78,7 @@ def test_what_is_forgotten_is_computed_again(model: Any, tmp_path: pathlib.Path)
 
 
 @pytest.mark.parametrize("write_through", [False, True])
-def test_a_cache_beside_finds_what_was_written(model: Any, tmp_path: pathlib.Path, write_through: bool) -> None:
+def test_a_second_cache_finds_written_images(model: Any, tmp_path: pathlib.Path, write_through: bool) -> None:
     tiers = Tiers(folder=tmp_path, file_bytes="8 MiB", write_through=write_through)
     options: dict[str, Any] = {"memory": "1 MiB", "tiers": tiers, "page_tokens": 4}
     witness = Witness(model)
@@ -95,7 +95,7 @@ def test_a_cache_beside_finds_what_was_written(model: Any, tmp_path: pathlib.Pat
             assert "stateport_hit_tokens" in second.prometheus()
 
 
-def test_sampling_draws_what_it_draws_without_a_cache(cache: PrefixCache, model: Any) -> None:
+def test_sampling_draws_the_same_as_without_a_cache(cache: PrefixCache, model: Any) -> None:
     for _ in range(2):
         outputs = []
         for generate in (model.generate, cache.generate):
@@ -180,7 +180,7 @@ def test_an_exception_of_the_model_leaves_nothing_behind(model: Any, at: int) ->
         witness.serve(cache, (*PROMPT, 5, 6), 4)
 
 
-def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, model: Any) -> None:
+def test_a_pass_that_failed_gives_its_memory_back(cache: PrefixCache, model: Any) -> None:
     witness = Witness(model)
     witness.serve(cache, PROMPT, 3)
     before = cache.stats()
@@ -272,7 +272,7 @@ def test_streams_answer_while_they_run_and_can_be_left(cache: PrefixCache, model
     assert torch.equal(out, model.generate(as_ids((*PROMPT, *wanted, 7)), max_new_tokens=3, do_sample=False))
 
 
-def test_a_stream_that_nobody_reads_any_more_ends(cache: PrefixCache) -> None:
+def test_an_abandoned_stream_ends(cache: PrefixCache) -> None:
     stream: TokenStream | None = cache.stream(as_ids(PROMPT), max_new_tokens=2000, do_sample=False)
     assert stream is not None
     next(stream)
@@ -285,7 +285,7 @@ def test_a_stream_that_nobody_reads_any_more_ends(cache: PrefixCache) -> None:
     assert cache.last.sampled_tokens < 2000
 
 
-def test_a_stream_raises_what_the_model_raises(cache: PrefixCache, model: Any) -> None:
+def test_a_stream_raises_the_error_of_the_model(cache: PrefixCache, model: Any) -> None:
     def fail(*_: Any) -> None:
         raise ArithmeticError("the model failed")
 
@@ -315,7 +315,7 @@ def test_streams_run_beside_each_other(model: Any) -> None:
         assert cache.stats().hit_tokens > 0
 
 
-def test_closing_ends_what_runs(model: Any) -> None:
+def test_closing_ends_running_requests(model: Any) -> None:
     cache = PrefixCache(model, memory="1 MiB")
     stream = cache.stream(as_ids(PROMPT), max_new_tokens=2000, do_sample=False)
     next(stream)
@@ -330,7 +330,7 @@ def test_closing_ends_what_runs(model: Any) -> None:
             call()
 
 
-def test_a_child_of_a_fork_is_told_to_make_its_own(cache: PrefixCache) -> None:
+def test_a_child_of_a_fork_must_make_its_own(cache: PrefixCache) -> None:
     ids = as_ids(PROMPT)
     told, child = os.pipe()
     number = os.fork()

@@ -65,7 +65,7 @@ def test_a_name_tells_configuration_weights_and_types_apart() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_layout_says_what_a_cache_holds(architecture: str) -> None:
+def test_a_layout_describes_the_tensors_of_a_cache(architecture: str) -> None:
     model = tiny_model(architecture)
     layout = probe(model)
     assert layout.architecture == type(model).__name__

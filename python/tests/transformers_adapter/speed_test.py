@@ -203,7 +203,7 @@ def test_one_of_many_slow_hits_is_taken_all_the_same(weighed: None) -> None:
     assert not decisions[31]
 
 
-def test_savings_are_what_the_reused_tokens_take() -> None:
+def test_savings_are_the_time_of_the_reused_tokens() -> None:
     speed = Speed()
     assert speed.saved(101, 50, 0.5) == 0.0
     speed.passes.note(100, 2.0)
@@ -288,7 +288,7 @@ def test_attention_without_a_mask_of_all_pairs_answers_the_same(architecture: st
 
 
 def test_the_diagonal_of_a_gpu_is_the_diagonal_of_the_mask() -> None:
-    """On a GPU torch is told where the diagonal lies."""
+    """On a GPU torch gets the place of the diagonal."""
     draw = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 2, tokens, 8, generator=draw) for tokens in (5, 12, 12))
     bias = attention.causal_lower_right(5, 12)

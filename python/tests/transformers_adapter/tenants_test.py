@@ -29,7 +29,7 @@ def model() -> Any:
 
 class Watch:
     """Sees every plan of a cache before its pass, and counts the memory in it that holds bytes of another tenant: pages
-    and slots that are about to be written. Who wrote last is known by place."""
+    and slots that are about to be written. It knows the last tenant that wrote each place."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self.ledger, self.page_tokens = cache._ledger, cache.page_tokens
@@ -146,7 +146,7 @@ def test_a_cache_of_memory_alone_has_a_random_seed(model: Any) -> None:
     assert 0 not in drawn and drawn[0] != drawn[1]
 
 
-def test_a_mistaken_seed_is_named_and_not_told(model: Any) -> None:
+def test_a_mistaken_seed_is_named_without_its_value(model: Any) -> None:
     for seed in (-1, 1 << 64, "71"):
         with pytest.raises(sp.InvalidArgument, match="hash_seed must be a whole number") as refused:
             PrefixCache(model, memory="1 MiB", hash_seed=seed)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ VictimFacts leaf_with_state(std::uint32_t index) {
   return facts;
 }
 
-/// A policy told that two prompts ended, the second one long after the first, and then that `removed` left the cache:
+/// The key after two prompts ended, the second one long after the first, and the candidates `removed` left the cache:
 /// candidate 0 ends the prefix that is left of both.
 VictimKey key_of_heir(const std::vector<std::uint32_t>& removed) {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);

@@ -25,7 +25,7 @@ using test::Random;
 
 namespace {
 
-/// Remembers the keys that it is told. Least recently used first.
+/// Records the keys that the tree reports. Evicts the least recently used first.
 class KeyWitness final : public LearningPolicy {
  public:
   explicit KeyWitness(bool observes) : observes_(observes) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Victims of a prefix tree: told before they go, kept, foreseen, and states that are dropped on purpose.
+// Victims of a prefix tree: reported before their eviction, kept, foreseen, and states that are dropped on purpose.
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 

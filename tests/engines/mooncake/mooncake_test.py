@@ -59,7 +59,7 @@ def test_a_full_store_answers_no_room(master: Master, lender: sp.MooncakeStore) 
         store.unregister(memory)
 
 
-def test_what_is_removed_while_it_is_got_is_whole_or_gone(master: Master, lender: sp.MooncakeStore) -> None:
+def test_an_object_that_is_removed_while_it_is_got_is_whole_or_gone(master: Master, lender: sp.MooncakeStore) -> None:
     data = bytes_of_seed(1, 8 << 20)
     with master.client() as store:
         memory = room_of(store, len(data))

@@ -20,7 +20,7 @@ def test_every_rank_gets_the_state_that_it_would_have_computed(prefill: int, dec
     assert len(out) == 2 * decode and all(": done, moved in " in line for line in out)
 
 
-def test_what_was_damaged_on_the_way_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_that_was_damaged_on_the_way_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     status = handover.main(["--model", MODEL, "--prefill", "2", "--decode", "2", "--prompts", "2", "--damage"])
     out = capsys.readouterr().out
     assert status == 1

@@ -6,7 +6,7 @@ ctypes, in one run, one after the other for each sample. tree_timing.py LIBRARY 
 Prompts of 32k tokens in nodes of 2,048 with a state at the end of each. deep: 64 prompts that share nothing. wide:
 1,000 that share 30k. Printed: median [p10, p90] in microseconds, the ratio of medians to that of stateport, and the
 ratio of a second stateport to the first (A/A). An insert of stateport has the tag of its slot with it, a hash of the
-whole prompt. SGLang's pools are told nothing, so that its trees alone are timed."""
+whole prompt. SGLang's pools get no calls, so that its trees alone are timed."""
 
 import argparse
 import array

@@ -37,7 +37,7 @@ LAYERS = {STATE: ["state.0", "state.1"], KV: ["kv.0"]}
 
 
 class Idle(KVConnectorBase_V1, SupportsHMA):
-    """Another connector under a MultiConnector. It has a handshake of its own if it is told so."""
+    """Another connector under a MultiConnector. It has a handshake of its own if the configuration says so."""
 
     def get_handshake_metadata(self) -> Any:
         return Handshake() if self._kv_transfer_config.kv_connector_extra_config.get("handshake") else None

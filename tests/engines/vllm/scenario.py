@@ -38,7 +38,7 @@ def calls() -> list[dict[str, Any]]:
         ("continues them", tokens(100), "decodes 200 tokens", OUTPUT, True),
         ("and again", tokens(150), "continues them", OUTPUT, True),
     ]
-    # Of another tenant, who shares nothing with the first one.
+    # Requests of another tenant, which shares nothing with the first one.
     salted = [{"reset": True, "output_tokens": OUTPUT,
                "requests": [{"name": name, "tokens": long, "after": "", "salt": "another"}]}
               for name in ("another salt", "another salt again")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Mooncake Store for two engines: shared_store.py FOLDER. It writes where it is to FOLDER/address, and ends, with all
-that it holds, when FOLDER/store.stop is there or who started it is gone; then it writes FOLDER/store.stopped."""
+that it holds, when FOLDER/store.stop is there or its parent process has ended; then it writes FOLDER/store.stopped."""
 import os
 import pathlib
 import sys
