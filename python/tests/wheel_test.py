@@ -43,7 +43,7 @@ def test_a_wheel_holds_library_headers_package_and_types(wheel: zipfile.ZipFile)
     assert tag[:2] == ["py3", "none"]
 
 
-def test_a_wheel_names_its_sources(wheel: zipfile.ZipFile) -> None:
+def test_a_wheel_names_its_dependencies(wheel: zipfile.ZipFile) -> None:
     """A bill of materials lies where PEP 770 looks for it."""
     names = [name for name in wheel.namelist() if name.endswith(".dist-info/sboms/stateport.cdx.json")]
     assert len(names) == 1
