@@ -383,7 +383,7 @@ def main():
     parser.add_argument("--files", type=pathlib.Path, metavar="FILE", help="lists the files whose faults to plant")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="plant none after this time")
-    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="results, from which a later run continues")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="results; a later run continues there")
     parser.add_argument("--folder", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", help="of the copy")
     parser.add_argument("--python", default=sys.executable, metavar="PROGRAM", help="for tests of Python")
     parser.add_argument("--configure", nargs="+", default=[], metavar="ARGUMENT", help="for cmake, beside ours")

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--architecture", choices=ARCHITECTURES, default="qwen3_next", help="(%(default)s)")
         each.add_argument("--memory", default="2 MiB", help="for states and KV (%(default)s)")
         each.add_argument("--host", default="0", help="bytes of a host tier (none)")
-        each.add_argument("--folder", type=pathlib.Path, help="of a file tier, from which the next run continues (none)")
+        each.add_argument("--folder", type=pathlib.Path, help="of a file tier: the next run continues with it (none)")
     return parser
 
 
