@@ -17,6 +17,8 @@ readonly python_packages=(python3-pip python3-venv python3-scikit-build-core pyt
   python3-pytest-xdist mypy ruff)
 # shellcheck disable=SC2034
 readonly report_packages=(python3-matplotlib)
+# shellcheck disable=SC2034
+readonly docs_packages=(doxygen python3-sphinx python3-breathe python3-myst-parser furo python3-numpy)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)

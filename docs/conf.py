@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sphinx configuration of the manual; docs/build.sh runs it."""
+import importlib.util
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+OUT = ROOT / "build/docs"
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(ROOT / "python"))
+
+project = "stateport"
+author = "the authors of stateport"
+copyright = "the authors of stateport. Apache-2.0"
+release = re.search(r"project\(stateport VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")).group(1)
+version = release
+
+extensions = ["breathe", "myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["examples"]
+html_theme = "furo"
+html_title = f"stateport {release}"
+html_static_path = ["_static"]
+html_css_files = ["stateport.css"]
+html_show_sphinx = False
+html_copy_source = False
+templates_path = []
+pygments_style = "friendly"
+highlight_language = "none"
+toc_object_entries = False  # with them half of the time of the build is spent on tables of contents
+default_role = "code"
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "deflist"]
+
+breathe_projects = {"cpp": str(OUT / "xml/cpp"), "c": str(OUT / "xml/c")}
+breathe_default_project = "cpp"
+breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
+breathe_default_members = ("members",)
+breathe_show_include = False
+
+# The package reads its declarations of C from the module that the build copies there.
+spec = importlib.util.spec_from_file_location("stateport._c", ROOT / "c/python/stateport_c.py")
+sys.modules["stateport._c"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+autodoc_mock_imports = ["torch", "transformers", "vllm", "sglang", "mooncake", "nixl"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+
+import reference  # noqa: E402
+
+reference.write(ROOT, HERE / "api/generated")
+
+
+def plain_text(_app, _kind, _name, _object, _options, lines):
+    """Docstrings are plain text with names in backticks: a name that ends in _ is no reference, and * no emphasis."""
+    lines[:] = [re.sub(r"(?<=\w)_(?!\w)|[*|]", r"\\\g<0>", line) for line in lines]
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", plain_text)
