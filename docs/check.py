@@ -110,7 +110,8 @@ class Blocks:
                 say(self.name, "this block is no part of a file that is built: "
                     f"{block.strip().splitlines()[0]} …", line)
         elif kind not in PLAIN:
-            say(self.name, f"a block has the language '{kind}', not one of {', '.join(sorted(CODE | SHELL | PLAIN))}", line)
+            languages = ", ".join(sorted(CODE | SHELL | PLAIN))
+            say(self.name, f"a block has the language '{kind}', not one of {languages}", line)
 
     def check_directive(self, directive, argument, line):
         if directive not in DIRECTIVES:
@@ -191,7 +192,7 @@ def main():
             if name.startswith("docs/") or name in GUIDES:
                 Blocks(name, parts, listed)
             check_links(name, read(name))
-        print(f"{len(names)} documents were looked at" if not found else f"{len(found)} places break a rule", file=sys.stderr)
+        print(f"{len(found)} places break a rule" if found else f"{len(names)} documents keep to the rules")
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT / "python"))
 project = "stateport"
 author = "the authors of stateport"
 copyright = "the authors of stateport. Apache-2.0"
-release = re.search(r"project\(stateport VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")).group(1)
-version = release
+project_line = re.search(r"project\(stateport VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))
+version = release = project_line.group(1)
 
 extensions = ["breathe", "myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["examples"]
