@@ -79,10 +79,14 @@ def marked_parts():
 
 
 def commands_of(block):
-    """Lines of a shell block, with those that a backslash joins, without comments."""
-    joined = re.sub(r"\\\n[ \t]*", "", block)
-    lines = (re.sub(r"(^|[ \t]+)#( .*)?$", "", line).strip() for line in joined.split("\n"))
-    return [line for line in lines if line]
+    """Commands of a shell block, without comments. A backslash or an open quote goes on in the next line."""
+    commands, open_one = [], ""
+    for line in re.sub(r"\\\n[ \t]*", "", block).split("\n"):
+        open_one += re.sub(r"(^|[ \t]+)#( .*)?$", "", line).strip()
+        if open_one and open_one.count("'") % 2 == 0:
+            commands.append(open_one)
+            open_one = ""
+    return commands
 
 
 class Blocks:

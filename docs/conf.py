@@ -51,7 +51,9 @@ autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 
 import reference  # noqa: E402
+from sphinx.util import logging  # noqa: E402
 
+log = logging.getLogger(__name__)
 reference.write(ROOT, HERE / "api/generated")
 
 
@@ -60,5 +62,12 @@ def plain_text(_app, _kind, _name, _object, _options, lines):
     lines[:] = [re.sub(r"(?<=\w)_(?!\w)|[*|]", r"\\\g<0>", line) for line in lines]
 
 
+def missing_reference(_app, _env, node, _content):
+    """Names of the library that a page refers to are there. Pages of the reference name types of other libraries."""
+    if not node.get("refdoc", "").startswith("api/generated/"):
+        log.warning("no %s is called %s", node.get("reftype"), node.get("reftarget"), location=node)
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", plain_text)
+    app.connect("missing-reference", missing_reference)

@@ -90,7 +90,7 @@ root_provide() {
   local recipe="$suite ${root_packages[*]}" partial=$root.partial mirror
   complete "$root" "$recipe" && return 0
   [ "$(id -u)" = 0 ] || fail "this way needs root: it makes a Debian root and enters it with chroot" \
-    "run it as root" "or install the dependencies (README, \"Plain CMake\")"
+    "run it as root" "or install the dependencies (docs/building.md)"
   if ! command -v apt-get >/dev/null || ! command -v unshare >/dev/null; then
     fail "a Debian root is made with apt and unshare, which this machine lacks" "install the dependencies by hand"
   fi

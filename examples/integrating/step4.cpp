@@ -56,5 +56,5 @@ int main() {
   for (std::size_t i = 0; i < work.prompts.size(); ++i)
     expect(answer(*cache, engine, work.prompts[i]) == work.answers[i], "a wrong answer");
   std::printf("step 4: %zu of %zu tokens computed\n", engine.computed, work.tokens);
-  return 3 * engine.computed < 2 * work.tokens ? 0 : 1;
+  return engine.computed == 262 ? 0 : 1;  // as docs/integrating.md says
 }

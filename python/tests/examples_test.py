@@ -29,6 +29,10 @@ def test_a_state_of_torch_tensors_comes_back() -> None:
     assert "came back" in _run("torch_tensors.py")
 
 
+def test_ranks_share_a_state_through_a_store() -> None:
+    assert "their halves" in _run("shared_store.py")
+
+
 def test_a_chat_reuses_its_turns() -> None:
     pytest.importorskip("transformers")
     reused = [int(tokens) for tokens in re.findall(r"(\d+) of \d+ tokens reused", _run("transformers_chat.py"))]
