@@ -30,6 +30,7 @@ pygments_style = "friendly"
 highlight_language = "none"
 toc_object_entries = False  # with them half of the time of the build is spent on tables of contents
 default_role = "code"
+smartquotes = False
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -57,9 +58,22 @@ log = logging.getLogger(__name__)
 reference.write(ROOT, HERE / "api/generated")
 
 
+NAMED = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")  # begins the description of parameters
+
+
 def plain_text(_app, _kind, _name, _object, _options, lines):
-    """Docstrings are plain text with names in backticks: a name that ends in _ is no reference, and * no emphasis."""
-    lines[:] = [re.sub(r"(?<=\w)_(?!\w)|[*|]", r"\\\g<0>", line) for line in lines]
+    """Docstrings are plain text, with names in backticks and code that is indented."""
+    text, indented = [], False
+    for line in lines:
+        starts_block = line.startswith("  ") and not indented and not (text and text[-1])
+        indented = (indented and not line) or line.startswith("  ")
+        if indented:
+            text += ["::", "", line] if starts_block else [line]
+            continue
+        named = NAMED.match(line) if not text or not text[-1] or text[-1].endswith((".", ":")) else None
+        line = re.sub(r"(?<=\w)_(?!\w)|[*|]", r"\\\g<0>", line)
+        text += ["", f"**{named.group(1)}**: {line[named.end():]}"] if named else [line]
+    lines[:] = text
 
 
 def missing_reference(_app, _env, node, _content):

@@ -8,6 +8,9 @@ import pathlib
 import stateport
 
 LAYERS = ["core", "parts", "backends", "kernels", "tiers"]
+# Of a file and of a class, in this order: neither friends nor private members.
+SECTIONS = ("briefdescription detaileddescription define typedef enum innerclass innernamespace public-type "
+            "public-func public-static-func public-attrib public-static-attrib protected-func func var user-defined")
 ADAPTERS = ["transformers", "vllm", "sglang", "megatron"]
 
 
@@ -45,7 +48,8 @@ def _headers(title: str, headers: list[pathlib.Path], includes: pathlib.Path, pr
         name = path.relative_to(includes).as_posix()
         if len(headers) > 1:
             text += _title(path.name, "-")
-        text += f"``#include <{name}>``\n\n.. doxygenfile:: {path.name}\n   :project: {project}\n\n"
+        text += f"``#include <{name}>``\n\n.. doxygenfile:: {path.name}\n   :project: {project}\n"
+        text += f"   :sections: {SECTIONS}\n\n"
     return text
 
 
@@ -82,7 +86,8 @@ def _object(name: str, module: str = "stateport") -> str:
     if name.isupper():
         return _constant(name)
     if name[0].isupper():
-        return f".. autoclass:: {module}.{name}\n   :members:\n   :undoc-members:\n   :show-inheritance:\n\n"
+        return (f".. autoclass:: {module}.{name}\n   :members:\n   :undoc-members:\n"
+                "   :inherited-members: object, Exception, BaseException, Enum, tuple\n\n")
     return f".. autofunction:: {module}.{name}\n\n"
 
 

@@ -94,8 +94,9 @@ class Engine {
     while (std::ssize(cache_->tokens(request)) < end) run_pass(request, std::ssize(prompt));
     const auto tokens = cache_->tokens(request);
     Answer result{{tokens.begin() + std::ssize(prompt), tokens.end()}, reused, reused - started->reused_tokens};
-    copier_.copy_slots(stream_, cache_->finish(request));
-    begin_transfers();
+    const stateport::CopyPlan copies = cache_->finish(request);
+    begin_transfers();  // before these copies, as with a commit
+    copier_.copy_slots(stream_, copies);
     end_transfers();
     return result;
   }
