@@ -40,7 +40,7 @@ constexpr const char* footer =
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
     "done; 130 when interrupted. At the first Ctrl-C, prompts, serve, budget and\n"
     "sweep print the results so far; size and fleet end without any.\n"
-    "apps/replay/README.md has the keys of the JSON, and the model of a fleet.";
+    "docs/replay.md has the keys of the JSON, and the model of a fleet.";
 
 /// Options that have become something else, and their successors.
 constexpr std::array replaced = {std::pair("--budget", "is now --memory of budget, size and fleet"),
