@@ -24,6 +24,7 @@ cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset
   test               configure, build and run every test
   test-python [ARGS…]
                      build the Python wheels, install them into fresh virtual environments and run their tests there
+  docs               build the manual: build/docs/html/index.html
   exec COMMAND…      run COMMAND in the environment that has the dependencies, in the current folder
   shell              an interactive shell there, in the checkout
   install PACKAGE…   further Debian packages for that environment (Debian root only)
@@ -197,6 +198,21 @@ provide_python() {
   add_to_root python "${python_packages[@]}"
 }
 
+builds_manual() {
+  command -v doxygen >/dev/null && python3 -c 'import breathe, furo, myst_parser, numpy, sphinx' 2>/dev/null
+}
+
+command_docs() {
+  lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  if [ "$way" = root ]; then
+    add_to_root docs "${docs_packages[@]}"
+  else
+    builds_manual || fail "the manual needs Doxygen, Sphinx, Breathe, MyST, Furo and numpy" \
+      "install ${docs_packages[*]}"
+  fi
+  run "$checkout" bash docs/build.sh
+}
+
 provide_matplotlib() {
   if [ "$way" = root ]; then
     add_to_root report "${report_packages[@]}"
@@ -240,7 +256,7 @@ main() {
   local command=${1:---help}
   [ $# = 0 ] || shift
   case $command in
-    replay | report | test | test-python | install | where) ;;
+    replay | report | test | test-python | docs | install | where) ;;
     exec) [ $# -gt 0 ] || fail "exec needs a command" "for example: cmake/bootstrap.sh exec ctest --preset openmp" ;;
     shell) ;;
     -h | --help | help)

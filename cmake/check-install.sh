@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # check-install.sh: installs build/openmp and uses it from a project outside of the build tree, from C++ and from C:
 # static and shared, by find_package, pkg-config and add_subdirectory, with every compiler of g++ and clang++ that is
-# here. Looks at what the shared libraries export.
+# here. Builds and runs the examples. Looks at what the shared libraries export.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 folder=$(mktemp -d)
@@ -67,6 +67,16 @@ use_pkg_config() {
   done
 }
 
+# run_examples KIND PREFIX COMPILER
+run_examples() {
+  local build=$folder/examples-$1
+  quietly cmake -S "$checkout/examples" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$3" -DCMAKE_PREFIX_PATH="$2" \
+    -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wno-missing-field-initializers -Werror"
+  quietly cmake --build "$build"
+  quietly ctest --test-dir "$build" --output-on-failure
+  printf 'check-install: examples, %s, %s: %s\n' "$1" "$3" "$(grep -E 'tests passed' "$folder/log")"
+}
+
 # check_exports PREFIX: every symbol that a shared library defines for others is stateport's, and has a version.
 check_exports() {
   local library symbols strange
@@ -90,6 +100,7 @@ quietly cmake --install "$checkout/build/openmp" --prefix "$folder/static"
 }
 use_package static "$folder/static"
 use_pkg_config static "$folder/static"
+run_examples static "$folder/static" "${compilers[0]}"
 
 quietly cmake -S "$checkout/tests/install" -B "$folder/subproject" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DCMAKE_UNITY_BUILD=ON \
@@ -102,4 +113,5 @@ printf 'check-install: add_subdirectory, shared: '
 quietly cmake --install "$folder/subproject" --prefix "$folder/shared"
 use_package shared "$folder/shared"
 use_pkg_config shared "$folder/shared"
+run_examples shared "$folder/shared" "${compilers[-1]}"
 check_exports "$folder/shared"

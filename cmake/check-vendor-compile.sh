@@ -4,6 +4,7 @@
 # benchmarks of GPUs, and every other device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a
 # machine that has neither the GPU nor a Kokkos built for it. Kokkos' own headers are copied from KOKKOS_INCLUDE (those
 # of a build for any backend) with the five generated configuration headers switched to the vendor; nothing is linked.
+# With cuda, the example of CUDA graphs is compiled, too.
 # The sources are those of the CMake targets, and compile in batches; -DCMAKE_UNITY_BUILD=OFF compiles each alone. Then
 # check_isa.py looks at the instructions of the copy kernels. Public headers are left to the headers' own check: no
 # vendor's name is in them.
@@ -147,6 +148,15 @@ inspect() {
   python3 -B "$checkout/cmake/check_isa.py" "$vendor" "$isa"
 }
 
+# compile_example: the example that captures a graph, as a user's compiler compiles it.
+compile_example() {
+  local headers=() layer
+  for layer in core parts backends kernels tiers; do headers+=(-I "$checkout/$layer/include"); done
+  "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wno-missing-field-initializers -DHAS_CUDA_TOOLKIT \
+    -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" "${headers[@]}" \
+    "$checkout/examples/cuda-graph/main.cpp"
+}
+
 find_toolchain
 cmake -P "$checkout/cmake/StateportEnvironment.cmake" "$build/objects"
 mkdir -p "$package"
@@ -156,6 +166,7 @@ if [ "$vendor" = cuda ]; then
   # CMake before 3.25.2 does not know that nvcc 12 takes C++20; these two say so.
   compile -DSTATEPORT_BACKEND=CUDA -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_COMPILER="$(command -v nvcc)" \
     -DCMAKE_CUDA20_STANDARD_COMPILE_OPTION=-std=c++20 -DCMAKE_CUDA20_EXTENSION_COMPILE_OPTION=-std=c++20
+  compile_example
 else
   switch_headers HIP HIP KOKKOS_ARCH_AMD_GPU KOKKOS_ARCH_AMD_GFX942
   write_package HIP

@@ -20,8 +20,8 @@ from collections import defaultdict
 LAYERS = ["core", "parts", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
 WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
-USERS = ["perf", "apps", "tests"]
-SCRIPTS = [*LAYERS, *USERS, "python", "cmake"]  # folders with files of Python
+USERS = ["perf", "apps", "tests", "examples"]
+SCRIPTS = [*LAYERS, *USERS, "python", "cmake", "docs"]  # folders with files of Python
 SUFFIXES = {".hpp", ".h", ".cpp"}
 VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")
 HEADER_LINES_MAX = 300
@@ -213,7 +213,7 @@ class Project:
                 if path.suffix in SUFFIXES and path.is_file():
                     self.files[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
         self.documents = {}
-        below = (path for top in [*LAYERS, *USERS, "python"] for path in (root / top).rglob("*.md"))
+        below = (path for top in [*LAYERS, *USERS, "python", "docs"] for path in (root / top).rglob("*.md"))
         for path in sorted([*root.glob("*.md"), *below]):
             if path.name != "CHANGELOG.md":
                 self.documents[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")

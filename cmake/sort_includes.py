@@ -12,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("core", "parts", "backends", "kernels", "tiers", "c", "tests", "perf", "apps")
+FOLDERS = ("core", "parts", "backends", "kernels", "tiers", "c", "tests", "perf", "apps", "examples")
 SUFFIXES = ("hpp", "cpp", "h", "c")
 INCLUDE = re.compile(r'#include ([<"])([^>"]+)[>"](.*)$')
 

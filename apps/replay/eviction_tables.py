@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the tables of core/src/evict/README.md: token hit % of stateport-replay, as Markdown on the standard output.
+"""Makes the tables of docs/eviction-experiments.md: token hit % of stateport-replay, as Markdown on the standard output.
 
     eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,cells,small,hints,...]
 

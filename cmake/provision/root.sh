@@ -17,6 +17,8 @@ readonly python_packages=(python3-pip python3-venv python3-scikit-build-core pyt
   python3-pytest-xdist mypy ruff)
 # shellcheck disable=SC2034
 readonly report_packages=(python3-matplotlib)
+# shellcheck disable=SC2034
+readonly docs_packages=(doxygen python3-sphinx python3-breathe python3-myst-parser furo python3-numpy)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)
@@ -88,7 +90,7 @@ root_provide() {
   local recipe="$suite ${root_packages[*]}" partial=$root.partial mirror
   complete "$root" "$recipe" && return 0
   [ "$(id -u)" = 0 ] || fail "this way needs root: it makes a Debian root and enters it with chroot" \
-    "run it as root" "or install the dependencies (README, \"Plain CMake\")"
+    "run it as root" "or install the dependencies (docs/building.md)"
   if ! command -v apt-get >/dev/null || ! command -v unshare >/dev/null; then
     fail "a Debian root is made with apt and unshare, which this machine lacks" "install the dependencies by hand"
   fi

@@ -81,7 +81,7 @@ check_types_and_style() {
     }
     case $tool in
       mypy) mypy ;;
-      ruff) ruff check python apps/report ;;
+      ruff) ruff check python apps/report docs examples/python ;;
     esac
   done
 }

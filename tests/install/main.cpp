@@ -18,21 +18,17 @@
 #include <vector>
 
 int main() {
-  // readme: a pool of states
   const stateport::Runtime runtime;
   const auto stream = stateport::Stream::default_stream();  // or Stream::from_native(cuda_stream)
   stateport::DeviceResource memory;
   const stateport::StateStore states{memory, stateport::models::find("qwen3-next-80b-a3b"), {.slots = 4}, stream};
-  // readme end
 
   const auto& tensor = states.tensors().front();
   const std::vector<std::byte> written(tensor.spec.natural_bytes(), std::byte{42});
   stateport::copy_bytes(stream, tensor.slot_data(stateport::SlotId{0}), written.data(), written.size());
-  // readme: a copy
   stateport::SlotCopier copier{states};
   const stateport::SlotCopy restore[] = {stateport::SlotCopy::whole(0, 3)};
   copier.copy_slots(stream, restore);  // one launch: all layers, all tensors
-  // readme end
 
   std::vector<std::byte> read(written.size());
   stateport::copy_bytes(stream, read.data(), tensor.slot_data(stateport::SlotId{3}), read.size());

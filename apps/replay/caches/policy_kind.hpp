@@ -17,7 +17,14 @@
 namespace stateport::replay {
 
 /// How checkpoints are found.
-enum class CacheKind : std::uint8_t { slots, tree, align };
+enum class CacheKind : std::uint8_t { slots, tree, align, tree_align };
+/// Whether its index is a tree, and whether its states lie in columns.
+[[nodiscard]] constexpr bool is_tree(CacheKind cache) noexcept {
+  return cache == CacheKind::tree || cache == CacheKind::tree_align;
+}
+[[nodiscard]] constexpr bool in_columns(CacheKind cache) noexcept {
+  return cache == CacheKind::align || cache == CacheKind::tree_align;
+}
 
 /// Which cache keeps to one byte budget, how it places checkpoints and how it chooses victims.
 enum class PolicyKind : std::uint8_t {

@@ -59,14 +59,14 @@ RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t
 }  // namespace
 
 RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks, std::int32_t drafts,
-                                        bool asynchronous) {
+                                        bool asynchronous, CacheIndex index) {
   require(drafts >= 0, "drafts", drafts, "must not be negative");
   require(blocks >= requests_at_a_time * blocks_held_max(drafts), "slots", blocks,
           "too few for the requests that run at the same time: 4 + drafts for each request");
   require(blocks < std::numeric_limits<std::int32_t>::max() - 2, "slots", blocks, "at most 2^31 - 4");
   const std::int64_t longest = request_tokens_max(workload, drafts);
   const auto block = static_cast<std::int32_t>(workload.block_size_tokens());
-  return {.index = CacheIndex::hash,
+  return {.index = index,
           .layout = ColumnLayout{.groups = {{.block_size_tokens = block, .blocks = blocks}}},
           .max_requests = requests_at_a_time,
           .max_request_tokens = longest,

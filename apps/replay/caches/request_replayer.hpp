@@ -50,7 +50,8 @@ struct PassCounts {
 /// An align cache with room for `blocks` states, for requests_at_a_time requests of the workload and all their KV.
 /// Throws InvalidArgument for drafts < 0 and for fewer blocks than the requests hold when each needs the most.
 [[nodiscard]] RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks,
-                                                      std::int32_t drafts, bool asynchronous);
+                                                      std::int32_t drafts, bool asynchronous,
+                                                      CacheIndex index = CacheIndex::hash);
 /// A cache by block hash or by tokens with room for `blocks` blocks of KV and `slots` checkpoints, for
 /// requests_at_a_time requests of the workload. Throws InvalidArgument for slots < 0 and fewer blocks than
 /// served_blocks_min().

@@ -64,7 +64,7 @@ struct PoolOptions {
 
   /// Of an index by block hash or by tokens.
   [[nodiscard]] EvictionOrder order() const noexcept {
-    return eviction.value_or(cache == CacheKind::tree ? EvictionOrder::hix : EvictionOrder::lru);
+    return eviction.value_or(is_tree(cache) ? EvictionOrder::hix : EvictionOrder::lru);
   }
 };
 

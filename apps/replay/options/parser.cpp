@@ -40,7 +40,7 @@ constexpr const char* footer =
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
     "done; 130 when interrupted. At the first Ctrl-C, prompts, serve, budget and\n"
     "sweep print the results so far; size and fleet end without any.\n"
-    "apps/replay/README.md has the keys of the JSON, and the model of a fleet.";
+    "docs/replay.md has the keys of the JSON, and the model of a fleet.";
 
 /// Options that have become something else, and their successors.
 constexpr std::array replaced = {std::pair("--budget", "is now --memory of budget, size and fleet"),
@@ -172,28 +172,38 @@ class Parser {
 
   void add_serve() {
     CLI::App& app = add_command("serve", serve_description, serve_, [this](const CLI::App& given) {
-      if (serve_.pools.cache == CacheKind::align) {
+      const CacheKind cache = serve_.pools.cache;
+      if (cache == CacheKind::align) {
         refuse_hints(given, "--cache align takes no hints");
-        refuse(given, {"--hash", "--blocks", "--policy", "--checkpoint-dtype"}, "means nothing with --cache align");
+        refuse(given, {"--policy"}, "means nothing with --cache align");
       } else {
         check_pools(given, serve_.pools);
-        refuse(given, {"--draft", "--accept"}, "needs --cache align");
-        if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align");
+      }
+      if (in_columns(cache)) {
+        refuse(
+            given, {"--hash", "--blocks", "--checkpoint-dtype"},
+            cache == CacheKind::align ? "means nothing with --cache align" : "means nothing with --cache tree-align");
+      } else {
+        refuse(given, {"--draft", "--accept"}, "needs --cache align or tree-align");
+        if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align or tree-align");
       }
     });
     add_common(app, serve_.common, true);
     add_choice<CacheKind, CacheKind>(
         app, "--cache", serve_.pools.cache,
         "The cache: slots = index hash, states in slots; tree = index tree, states in slots; align = index hash, "
-        "states in "
-        "columns: a slot is a block",
-        {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}}, " [slots]");
+        "states in columns: a slot is a block; tree-align = index tree, states in columns",
+        {{"slots", CacheKind::slots},
+         {"tree", CacheKind::tree},
+         {"align", CacheKind::align},
+         {"tree-align", CacheKind::tree_align}},
+        " [slots]");
     add_pools(app, serve_.pools, policy_);
     add_hints(app, serve_.common.workload.hints);
-    app.add_option("--draft", serve_.drafts, "Align: tokens proposed in a decode step")
+    app.add_option("--draft", serve_.drafts, "In columns: tokens proposed in a decode step")
         ->check(CLI::Range(0, 64))
         ->capture_default_str();
-    app.add_option("--accept", serve_.accept, "Align: chance that a draft is kept, if the one before it is")
+    app.add_option("--accept", serve_.accept, "In columns: chance that a draft is kept, if the one before it is")
         ->check(finite_number())
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();

@@ -8,7 +8,7 @@
 
 #include <string>
 
-/// The results of stateport-replay for programs, one object each; apps/replay/README.md explains the keys.
+/// The results of stateport-replay for programs, one object each; docs/replay.md explains the keys.
 /// stateport-report draws them, and has no other input.
 namespace stateport::replay {
 

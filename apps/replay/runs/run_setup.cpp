@@ -104,7 +104,7 @@ Budget make_budget(const RunInput& input, const MemoryOptions& memory) {
 }
 
 void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescription& run) {
-  constexpr const char* names[] = {"slots", "tree", "align"};
+  constexpr const char* names[] = {"slots", "tree", "align", "tree-align"};
   run.cache = names[static_cast<std::size_t>(pools.cache)];
   if (pools.eviction) run.cache += fmt::format(", {}", name(*pools.eviction));
   run.hash = "none";

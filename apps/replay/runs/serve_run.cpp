@@ -15,9 +15,22 @@
 namespace stateport::replay {
 namespace {
 
+CacheIndex index_of(const ServeOptions& options) {
+  return is_tree(options.pools.cache) ? CacheIndex::tree : CacheIndex::hash;
+}
+
+MemoryCost memory_of(const RunInput& input) {
+  MemoryCost memory{.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes())};
+  const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
+  if (kv_bytes) memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+  return memory;
+}
+
 RequestCacheOptions align_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
-  RequestCacheOptions cache =
-      align_cache_options(input.workload, static_cast<std::int32_t>(run.slots), options.drafts, options.asynchronous);
+  RequestCacheOptions cache = align_cache_options(input.workload, static_cast<std::int32_t>(run.slots), options.drafts,
+                                                  options.asynchronous, index_of(options));
+  cache.eviction = options.pools.order();
+  cache.memory = memory_of(input);
   StateGroup& group = std::get<ColumnLayout>(cache.layout).groups.front();
   group.layout_fingerprint = input.full.fingerprint();
   group.conv_window = conv_window(input.full);
@@ -26,22 +39,19 @@ RequestCacheOptions align_options(const ServeOptions& options, const RunInput& i
 
 /// By block hash or by tokens.
 RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
-  const bool tree = options.pools.cache == CacheKind::tree;
-  RequestCacheOptions cache = pool_cache_options(input.workload, tree ? CacheIndex::tree : CacheIndex::hash, run.blocks,
-                                                 run.slots, options.asynchronous);
+  RequestCacheOptions cache =
+      pool_cache_options(input.workload, index_of(options), run.blocks, run.slots, options.asynchronous);
   auto& layout = std::get<SlotLayout>(cache.layout);
   layout.layout_fingerprint = input.checkpoint.fingerprint();
   layout.separate_checkpoints = input.model.checkpoint_type.has_value();
   cache.hash = options.pools.hash;
   cache.eviction = options.pools.order();
-  const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
-  cache.memory.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes());
-  if (kv_bytes) cache.memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+  cache.memory = memory_of(input);
   return cache;
 }
 
 void describe_run(const ServeOptions& options, const Workload& workload, RunDescription& run) {
-  const bool align = options.pools.cache == CacheKind::align;
+  const bool align = in_columns(options.pools.cache);
   describe_pools(options.pools, workload, run);
   if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload));
   if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts);
@@ -70,9 +80,8 @@ int run(const ServeOptions& options) {
   const RunInput input = read_input("serve", options.common, options.drafts);
   Report report{.run = input.run};
   describe_run(options, input.workload, report.run);
-  RequestReplayOptions requests{.cache = options.pools.cache == CacheKind::align
-                                             ? align_options(options, input, report.run)
-                                             : pool_options(options, input, report.run),
+  RequestReplayOptions requests{.cache = in_columns(options.pools.cache) ? align_options(options, input, report.run)
+                                                                         : pool_options(options, input, report.run),
                                 .accept = options.accept,
                                 .seed = options.common.workload.generator.seed,
                                 .history_tokens = history_tokens(input)};

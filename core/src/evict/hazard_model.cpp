@@ -10,7 +10,7 @@
 namespace stateport {
 namespace {
 
-// What was measured of these is in README.md ("Constants").
+// Measurements of these constants: docs/eviction-experiments.md ("Constants").
 
 constexpr std::int64_t fit_requests = 50;    ///< between two fits
 constexpr double half_life_requests = 8192;  ///< of the weight of observations

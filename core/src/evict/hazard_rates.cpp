@@ -9,7 +9,7 @@
 namespace stateport {
 namespace {
 
-// What was measured of these is in README.md ("Constants").
+// Measurements of these constants: docs/eviction-experiments.md ("Constants").
 
 /// The number of hits that the hazard of the kind counts for in a class, and the prior in a kind.
 constexpr double class_strength = 8;

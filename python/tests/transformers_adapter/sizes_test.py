@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The division of memory, the names of models, and the example of python/README.md."""
+"""The division of memory, and the names of models."""
 from __future__ import annotations
 
-import pathlib
 import random
-import re
 from typing import Any
 
 import pytest
@@ -80,28 +78,3 @@ def test_a_layout_describes_the_tensors_of_a_cache(architecture: str) -> None:
     kv = sum(tensor.numel() * 4 for layer in cache.layers
              for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)) if tensor is not None)
     assert layout.page_spec(3).slot_bytes == kv
-
-
-def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
-                                        capsys: pytest.CaptureFixture[str]) -> None:
-    class Letters:
-        """A tokenizer whose tokens are characters."""
-
-        def __call__(self, text: str, return_tensors: str) -> Any:
-            ids = torch.tensor([[min(ord(letter), 127) for letter in text]])
-            return transformers.BatchEncoding({"input_ids": ids})
-
-        def decode(self, tokens: Any, **_: Any) -> str:
-            return "".join(map(chr, [tokens] if isinstance(tokens, int) else tokens))
-
-    text = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```py\n(from transformers .*?)```", text, re.DOTALL)
-    example = example.replace("8 GiB", "1 MiB").replace("100 GiB", "8 MiB").replace("4 GiB", "2 MiB")
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda _: tiny_model("lfm2"))
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda _: Letters())
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
-    first, second = map(int, re.findall(r"(\d+) tokens reused", capsys.readouterr().out))
-    assert first == 0
-    assert second == len("You answer in one sentence. What is a ") // 16 * 16
-    assert any(tmp_path.joinpath("states").iterdir())

@@ -37,8 +37,8 @@ void serve_all(RequestReplayer& replayer) {
 }
 
 RequestReplayOptions align_options(const Workload& workload, std::int32_t blocks, std::int32_t drafts = 0,
-                                   bool asynchronous = false) {
-  return {.cache = align_cache_options(workload, blocks, drafts, asynchronous), .history_tokens = history};
+                                   bool asynchronous = false, CacheIndex index = CacheIndex::hash) {
+  return {.cache = align_cache_options(workload, blocks, drafts, asynchronous, index), .history_tokens = history};
 }
 
 /// The same requests by another index, with room for less.
@@ -51,35 +51,38 @@ RequestReplayOptions options_of(CacheIndex index, const Workload& workload, bool
 
 TEST_CASE("every state that is continued from, published or left at an end is right, with any drafts and counters") {
   constexpr std::int64_t requests = stateport::test::seeds_of_build(40);
-  for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})
-    for (const std::int64_t block_size : {16, 512})
-      for (const std::int32_t drafts : {0, 1, 3})
-        for (const bool asynchronous : {false, true}) {
-          CAPTURE(static_cast<int>(kind));
-          CAPTURE(block_size);
-          CAPTURE(drafts);
-          CAPTURE(asynchronous);
-          const Workload workload =
-              generate_workload({.kind = kind, .requests = requests, .block_size_tokens = block_size});
-          const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous);
-          SymbolicPasses states = symbols_for(options);
-          RequestReplayer replayer(workload, options, states);
-          serve_all(replayer);
-          CHECK(replayer.counts().requests == requests);
-          CHECK(replayer.counts().first_mismatch.empty());
-          CHECK(states.wrong_reads == 0);
-          CHECK(states.counts().mismatches == 0);
-          CHECK(states.counts().restores == replayer.counts().requests_hit);
-          const std::int64_t ends = asynchronous ? 0 : requests;
-          // A copy of a state that others find is verified, too, and is not published.
-          CHECK(states.counts().verified == states.counts().restores + states.counts().commits + states.copies + ends);
-          CHECK(states.counts().commits > 0);
-          const PassCounts& passes = replayer.pass_counts();
-          CHECK(passes.skipped_parts + passes.refused == 0);
-          CHECK((passes.drafts_proposed > 0) == (drafts > 0));
-          CHECK(passes.drafts_accepted <= passes.drafts_proposed);
-          CHECK(passes.copies > 0);
-        }
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
+    for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})
+      for (const std::int64_t block_size : {16, 512})
+        for (const std::int32_t drafts : {0, 1, 3})
+          for (const bool asynchronous : {false, true}) {
+            CAPTURE(static_cast<int>(index));
+            CAPTURE(static_cast<int>(kind));
+            CAPTURE(block_size);
+            CAPTURE(drafts);
+            CAPTURE(asynchronous);
+            const Workload workload =
+                generate_workload({.kind = kind, .requests = requests, .block_size_tokens = block_size});
+            const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous, index);
+            SymbolicPasses states = symbols_for(options);
+            RequestReplayer replayer(workload, options, states);
+            serve_all(replayer);
+            CHECK(replayer.counts().requests == requests);
+            CHECK(replayer.counts().first_mismatch.empty());
+            CHECK(states.wrong_reads == 0);
+            CHECK(states.counts().mismatches == 0);
+            CHECK(states.counts().restores == replayer.counts().requests_hit);
+            const std::int64_t ends = asynchronous ? 0 : requests;
+            // A copy of a state that others find is verified, too, and is not published.
+            CHECK(states.counts().verified ==
+                  states.counts().restores + states.counts().commits + states.copies + ends);
+            CHECK(states.counts().commits > 0);
+            const PassCounts& passes = replayer.pass_counts();
+            CHECK(passes.skipped_parts + passes.refused == 0);
+            CHECK((passes.drafts_proposed > 0) == (drafts > 0));
+            CHECK(passes.drafts_accepted <= passes.drafts_proposed);
+            CHECK(passes.copies > 0);
+          }
 }
 
 TEST_CASE("requests are served alike by block hash and by tokens") {

@@ -173,7 +173,7 @@ TEST_CASE("an error names the help of its command") {
 TEST_CASE("values that are not named are refused with those that are") {
   check_refused("--cache btree", "--cache: btree is none of slots, tree\n");
   check_refused("--cache 1", "--cache: 1 is none of slots, tree\n");
-  check_refused("serve --cache 1", "--cache: 1 is none of slots, tree, align\n");
+  check_refused("serve --cache 1", "--cache: 1 is none of slots, tree, align, tree-align\n");
   check_refused("--cache align --requests 3",
                 "--cache: align is none of slots, tree; it is an index of the command serve");
   check_refused("--checkpoint 0", "--checkpoint: 0 is none of every, last, branch, rungs\n");
@@ -184,6 +184,7 @@ TEST_CASE("values that are not named are refused with those that are") {
 TEST_CASE("options that an index does not have are refused") {
   check_refused("serve --draft 2", "--draft: needs --cache align");
   check_refused("serve --cache align --blocks 9", "--blocks: means nothing with --cache align");
+  check_refused("serve --cache tree-align --hash sha256", "--hash: means nothing with --cache tree-align");
   check_refused("serve --cache align --checkpoint-dtype bf16", "--checkpoint-dtype: means nothing with --cache align");
   check_refused("serve --cache align --policy hix", "--policy: means nothing with --cache align");
   check_refused("serve --trace /dev/null --seed 2", "--seed: with --trace needs --cache align");

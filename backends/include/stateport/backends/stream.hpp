@@ -22,7 +22,7 @@ class Stream {
  public:
   /// The stream that the device runtime uses by default. All of these throw BackendError unless a Runtime is alive.
   [[nodiscard]] static Stream default_stream();
-  /// A new stream, unordered with all others. It ends, after its work, with the last Stream that names it.
+  /// A new stream, not ordered with any other. It is destroyed after its work, once no Stream names it any more.
   [[nodiscard]] static Stream create();
   /// The engine's own stream, which must live until forget_native is called for it or the runtime ends. nullptr is the
   /// vendor's default stream. Allocates only the first time that a native stream is seen, which must not be while it

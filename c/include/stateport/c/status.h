@@ -15,9 +15,9 @@ typedef enum stateport_status {
   STATEPORT_INVALID_ARGUMENT = 1,  ///< a caller's mistake: argument, value and rule are in the text
   STATEPORT_INVALID_HANDLE = 2,    ///< null, destroyed, of another kind, or never a handle
   STATEPORT_NO_CAPACITY = 3,       ///< a pool has not enough now: evict, preempt or wait
-  STATEPORT_OUT_OF_MEMORY = 4,   ///< of the host, the device or a budget; see the README for the state of objects then
-  STATEPORT_BACKEND_ERROR = 5,   ///< the vendor's runtime refused a call, or there is no device
-  STATEPORT_INTERNAL_ERROR = 6,  ///< a defect of this library
+  STATEPORT_OUT_OF_MEMORY = 4,     ///< of the host, the device or a budget; docs/c.md for the state of objects then
+  STATEPORT_BACKEND_ERROR = 5,     ///< the vendor's runtime refused a call, or there is no device
+  STATEPORT_INTERNAL_ERROR = 6,    ///< a defect of this library
   /// A call at a wrong time: too early, too late, twice, or of something that is switched off. The same arguments can
   /// be right at another time. Nothing has changed.
   STATEPORT_INVALID_STATE = 7

@@ -23,9 +23,9 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 
 /// Copies states from one or two source stores to one destination store. Binding computes the tile table once and
 /// waits for its upload; every call after that is one launch for all layers, tensors and copies, on the caller's
-/// stream, without fence, allocation or lock. Where a slot of each store is an image without gaps (StoreLayout::slot_major,
-/// tensors of whole 16-byte words), one in pinned memory of the host and one on the device, the vendor's copy engine
-/// copies whole states instead, one call for each.
+/// stream, without fence, allocation or lock. If a slot of either store is one piece without gaps
+/// (StoreLayout::slot_major, tensors of whole 16-byte words), and one store lies in pinned memory of the host and the
+/// other on the device, the vendor's copy engine copies the states instead, with one call for each.
 ///
 /// Source and destination need the same tensors (kind, shape); they may differ in memory layout, padding, alignment,
 /// strides of the conv states (sd, ds, or an engine's own: rearranged on the way; gaps stay as they are) and, for fp32,
@@ -43,9 +43,9 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 /// layers with the forward of those that follow. Copies of disjoint ranges of layers add up to one of all layers. A
 /// range beyond the layers of the stores throws InvalidArgument; an empty one copies nothing.
 ///
-/// Graphs. Once the copier is made, every call may be captured, on a stream that a Stream has named before. A captured
-/// plan of the host is part of the graph; one of more than inline_copies_max copies is refused, and goes into a graph
-/// by copy_slots_on_device. A graph needs the copier for as long as it is replayed.
+/// Graphs. Once the copier is made, every call may be captured, on a stream that a Stream has named before. A plan in
+/// host memory becomes part of the graph. A plan of more than inline_copies_max copies is refused during a capture: use
+/// copy_slots_on_device. A graph needs the copier for as long as it is replayed.
 ///
 /// The stores' memory must stay where it is while the copier exists. Making a copier and destroying it wait for the
 /// device. Calls on one copier must come from one thread at a time. A launch that the vendor's runtime refuses throws

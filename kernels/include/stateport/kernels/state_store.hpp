@@ -44,8 +44,8 @@ class StateStore {
              const Stream& stream = Stream::default_stream());
 
   /// A view of memory that the engine keeps alive; any base alignment, any stride, tensors in any order. Touches no
-  /// memory and no device. Throws InvalidArgument: no tensor, slots < 1, null base, a stride below the bytes of a slot,
-  /// or of more bytes for all slots than memory has.
+  /// memory and no device. Throws InvalidArgument: no tensor, slots < 1, null base, a stride that is smaller than a
+  /// slot, or by which all slots need more bytes than memory has.
   [[nodiscard]] static StateStore view(std::span<const StateTensorView> tensors, std::int32_t slots);
 
   StateStore(StateStore&&) noexcept;

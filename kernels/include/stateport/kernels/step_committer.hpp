@@ -13,7 +13,7 @@ namespace stateport {
 
 class StateStore;
 
-/// Where one tensor's states of all draft steps lie: the state of request b after step t starts at
+/// The places of one tensor's states after all draft steps. The state of request b after step t starts at
 /// base + b * request_stride_bytes + t * step_stride_bytes. Elements of a recurrent state are contiguous; element
 /// (token, channel) of a conv state lies token * token_stride + channel * channel_stride elements further.
 ///

@@ -31,8 +31,8 @@ struct ReshardSlice {
   friend constexpr bool operator==(const ReshardSlice&, const ReshardSlice&) noexcept = default;
 };
 
-/// Which pieces bring every destination rank its state, ordered by (source rank, destination rank, conv before
-/// recurrent, band, tensor). A piece that several sources hold is read from the smallest rank. Throws InvalidArgument
+/// The pieces that together give every destination rank its state, ordered by (source rank, destination rank, conv
+/// before recurrent, band, tensor). A piece that several sources hold is read from the smallest rank. Throws InvalidArgument
 /// for shards that the layout cannot have (ModelLayout::resolve), a rank named twice on one side, and a piece that no
 /// source holds. A pure function. O(ranks² * tensors).
 [[nodiscard]] std::vector<ReshardSlice> plan_reshard(const ModelLayout& layout, std::span<const ReshardRank> sources,

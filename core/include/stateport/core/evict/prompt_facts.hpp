@@ -20,9 +20,9 @@ using PositionKey = std::uint64_t;
 struct ReuseHint {
   bool last_turn = false;          ///< no further prompt of the conversation is expected: times 1/8
   bool tool_call_pending = false;  ///< the next prompt follows as soon as a tool answers: times 4
-  /// In (0, 1): the probability that a later prompt goes on from this one, as the engine estimates it; 0: none told.
-  /// Its weight is learned from earlier prompts with a like probability: it need not be calibrated, and a useless one
-  /// has no effect after some tens of prompts.
+  /// In (0, 1): the engine's estimate of the probability that a later prompt continues this one; 0: there is none. Its
+  /// weight is learned from earlier prompts with similar estimates: an estimate need not be calibrated, and a useless
+  /// one has no effect after some tens of prompts.
   float continues = 0;
   double factor = 1;  ///< > 0: times this, for anything else that the engine knows
   /// The engine expects no use for this many seconds; >= 0. Until then the rank of the end is the rank that it will

@@ -31,10 +31,10 @@ enum class BlockHashKind : std::uint8_t { sha256, xxh3_128 };
 struct BlockHasherOptions {
   BlockHashKind kind = BlockHashKind::sha256;
   std::int32_t block_size_tokens = 16;
-  /// Enters every hash, so that two seeds share nothing: all that are to share files or a store have the same. 0: none.
-  /// A secret random value where tenants are not trusted: with xxh3_128 it keeps a tenant from finding two prompts of
-  /// one hash, with sha256 from choosing prompts for places in a table and from guessing the names of files and
-  /// objects.
+  /// Enters every hash, so that caches with different seeds share nothing, and caches that share files or a store need
+  /// equal ones. 0: none. Use a secret random value where tenants are not trusted. With xxh3_128 it keeps a tenant from
+  /// finding two prompts of one hash; with sha256 from choosing prompts for places in a table, and from guessing the
+  /// names of files and objects.
   std::uint64_t seed = 0;
 };
 
@@ -46,8 +46,9 @@ struct BlockHasherOptions {
 ///     seed u64 (sha256, if it is not 0) | parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
 ///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | NameKey::text()
 ///
-/// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. A block with more extra keys than
-/// all before it, and than reserve_keys() said, allocates; nothing else does. Not thread-safe: one hasher per thread.
+/// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. Hashing allocates only for a block
+/// with more extra keys than every block before it and than reserve_keys() made room for. Not thread-safe: one hasher
+/// per thread.
 class BlockHasher {
  public:
   /// Throws InvalidArgument for a block size < 1.

@@ -39,7 +39,8 @@ struct TensorSplit {
   friend bool operator==(const TensorSplit&, const TensorSplit&) noexcept = default;
 };
 
-/// The share of a band that a shard holds: [begin, end) of the band, from element `local` of the shard's own extent on.
+/// The share of a band that a shard holds: elements [begin, end) of the band. The shard has them from element `local`
+/// of its own extent on.
 struct BandShare {
   std::int64_t begin = 0;
   std::int64_t end = 0;

@@ -20,7 +20,7 @@ struct ModelInfo {
   std::int32_t state_layers = 0;
   ConvShape conv;
   RecurrentShape recurrent;
-  /// KV bytes of one token over all attention layers (bf16), where public configs make it certain.
+  /// KV bytes of one token over all attention layers (bf16); none: public configs do not determine it.
   std::optional<std::size_t> kv_bytes_per_token;
   /// How far the row was checked against public configs.
   std::string_view status;
@@ -41,8 +41,8 @@ struct SpecOptions {
 /// The state spec of one model. Throws as info(), and for negative drafts.
 [[nodiscard]] StateSpec find(std::string_view name, const SpecOptions& options = {});
 
-/// The same, with how tensor-parallel ranks share it: heads are split; groups (Mamba-2) and key heads (GDN) too, and
-/// where there are fewer of them than ranks, neighbouring ranks hold the same one. Throws as find.
+/// The same with its split over tensor-parallel ranks. Heads are split, as are groups (Mamba-2) and key heads (GDN). If
+/// there are fewer groups or key heads than ranks, neighbouring ranks hold the same one. Throws as find.
 [[nodiscard]] ModelLayout layout(std::string_view name, const SpecOptions& options = {});
 
 }  // namespace stateport::models

@@ -102,8 +102,8 @@ struct RecurrentShape {
 class StateSpec {
  public:
   /// Throws InvalidArgument: no tensor, an extent < 1, a negative layer or group, layer 2^31 - 1, more than 2^40 bytes,
-  /// strides of a recurrent tensor, a conv tensor in blocks, strides < 1 or by which two elements of a conv state lie
-  /// at one place. Strides {0, 0} of a conv tensor become those of sd.
+  /// strides of a recurrent tensor, a conv tensor in blocks, strides < 1, strides that give two elements of a conv
+  /// state the same place. Strides {0, 0} of a conv tensor become those of sd.
   explicit StateSpec(std::vector<StateTensorSpec> tensors);
 
   /// `layers` equal layers in group 0, each with the conv and the recurrent tensor that is not empty.

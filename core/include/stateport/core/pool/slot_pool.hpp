@@ -29,7 +29,7 @@ enum class TagCheck : std::uint8_t {
   empty,        ///< it was never committed
   token_count,  ///< the state is one after another number of tokens
   prefix,       ///< the state is one after other tokens
-  layout        ///< its bytes mean something else
+  layout        ///< the state has another memory layout
 };
 
 /// Compares the content of a slot with the state that a request needs; names the first field that differs. O(1),
@@ -50,10 +50,9 @@ enum class TagCheck : std::uint8_t {
 ///       ▲                    │  ▲              │
 ///       └────── release ─────┘  └── unlock ────┘
 ///
-/// The owner of a slot is a number that the index gives it (a block id, a node index); `caller` means that the slot
-/// was handed to the engine. The recency of states is the tick of each slot's last use, on the clock of its index. An
-/// index by block hash leaves it alone: the state of a block is as recent as the block, whose directory has its tick
-/// and says nothing when it gets newer.
+/// The owner of a slot is a number of the index (a block id, a node index), or `caller` if the engine has the slot. The
+/// recency of a state is the tick of its slot's last use, on the clock of the index. An index by block hash does not
+/// set it: there a state is as recent as its block, and the block directory has the tick of the block.
 ///
 /// Every operation is O(1) per slot and allocates nothing after construction. Not thread-safe.
 class SlotPool {

@@ -92,7 +92,7 @@ struct CacheStats {
 [[nodiscard]] inline std::string format_as(const CacheStats& stats) {
   return to_string(stats);
 }
-/// The text exposition format of Prometheus: counters <prefix>_…_total, by reason where they are, and histograms of
+/// The text exposition format of Prometheus: counters `prefix_…_total`, by reason where they are, and histograms of
 /// seconds.
 [[nodiscard]] std::string to_prometheus(const CacheStats& stats, std::string_view prefix = "stateport");
 

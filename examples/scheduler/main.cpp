@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's loop around RequestCache, as the README shows it, with each index and each layout. States are lists of
-// tokens here: what a pass leaves in a slot is what it has read.
+// An engine's loop around RequestCache, with each index and each layout: the same code serves all four. States are
+// lists of tokens here: a pass leaves in a slot the tokens that it has read, so that a wrong state would be noticed at
+// once.
 #include <stateport/core.hpp>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ class Engine {
   std::vector<State> scratch_;
 };
 
-// readme: request cache
+// docs: serve a request
 /// Serves one prompt until `answer_tokens` are sampled; returns how many of its tokens were not computed again.
 std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::vector<Token>& prompt,
                    std::int64_t answer_tokens) {
@@ -94,7 +95,7 @@ std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::ve
   cache.finish(request);
   return started->reused_tokens;
 }
-// readme end
+// docs end
 
 stateport::RequestCacheOptions options_of(CacheIndex index, bool in_columns) {
   const std::uint64_t fingerprint = stateport::models::find("qwen3-next-80b-a3b").fingerprint();
@@ -122,6 +123,6 @@ int main() {
     expect(engine.computed - before == 3 + 2, "a cached token was computed again");
     cache->check_invariants();
   }
-  std::puts("ok");
+  std::puts("each index with each layout: 8 of 11 tokens were not computed again");
   return 0;
 }

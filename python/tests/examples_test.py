@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of examples/python run against the package."""
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
+
+
+def _run(name: str) -> str:
+    done = subprocess.run([sys.executable, "-B", EXAMPLES / name], capture_output=True, text=True, check=False,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_scheduler_reuses_a_prefix() -> None:
+    first, second = (int(tokens) for tokens in re.findall(r"(\d+) of \d+ tokens reused", _run("scheduler.py")))
+    assert first == 0 and second >= 128
+
+
+def test_a_state_of_torch_tensors_comes_back() -> None:
+    pytest.importorskip("torch")
+    assert "came back" in _run("torch_tensors.py")
+
+
+def test_ranks_share_a_state_through_a_store() -> None:
+    assert "their halves" in _run("shared_store.py")
+
+
+def test_a_chat_reuses_its_turns() -> None:
+    pytest.importorskip("transformers")
+    reused = [int(tokens) for tokens in re.findall(r"(\d+) of \d+ tokens reused", _run("transformers_chat.py"))]
+    assert len(reused) == 3 and reused[0] == 0 and reused[2] > reused[1] > 0
