@@ -15,6 +15,7 @@ from sglang.srt.runtime_context import get_memory, get_model, get_parallel
 
 from stateport._arrays import Int32s, int32s
 from stateport.errors import InvalidArgument
+from stateport.image_cache import ImageCache
 from stateport.model_layout import Shard
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
@@ -88,6 +89,17 @@ class DevicePools:
                           free_floor_bytes=options.free_floor_bytes, file_queue_bytes=staging,
                           staging_bytes=staging if options.folder else 0, file_lanes=options.lanes,
                           scrub=options.scrub)
+
+    def make_cache(self, options: Options, tiers: StateTiers) -> ImageCache:
+        """What the tiers keep, with what is in files from before."""
+        kv, states = self.image_bytes(PoolName.KV), self.image_bytes(PoolName.MAMBA)
+        cache = ImageCache(host_bytes=int(tiers.info()["host_bytes"]), file_bytes=options.file_bytes,
+                           kv_image_bytes=kv, state_image_bytes=[states] if states else [], write_through=True,
+                           queue_bytes=_STAGING_BYTES // 2)
+        if options.folder:
+            found = tiers.keys("file")
+            tiers.remove(found[~cache.attach("file", found)])
+        return cache
 
 
 def _refuse(bad: bool, what: str) -> None:
