@@ -172,7 +172,7 @@ void ImageCache::Impl::check_invariants() const {
     check(tier.busy == sum.busy + tier.loads, "transfers of a tier are counted wrong");
     check(tier.usage.bytes <= tier.capacity_bytes(), "a tier holds too much");
     check(tier.gap_bytes >= 0 && tier.gap_bytes < tier.capacity_bytes(), "a tier keeps all of its room free");
-    check(!tier.stores_wait || tier.loads > 0, "stores wait for a load that is not under way");
+    check(!tier.writes_wait || tier.loads > 0, "images wait for a load that is not under way");
   }
 }
 

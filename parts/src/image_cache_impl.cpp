@@ -277,7 +277,7 @@ ImageCache::Impl::Room ImageCache::Impl::turn(ImageTier& tier, std::uint32_t at)
   if (entry.unwanted || !has_source) return Room::none;
   const bool queued = tier.medium() != Medium::host && tier.queued_bytes > 0;
   if (queued && tier.queued_bytes + bytes_of(at) > options_.queue_bytes) return Room::later;
-  if (tier.stores_wait && entry.task == Task::store) return Room::later;
+  if (tier.writes_wait) return Room::later;
   return make_room(tier, at);
 }
 
@@ -348,14 +348,14 @@ void ImageCache::Impl::refuse(ImageTier& tier, std::uint32_t at) {
   ++waiting_;
 }
 
-/// After `no_room`. False: the tier has nothing left to give up.
+/// After `no_room`. False: the tier has nothing left to give up. The remote tier evicts by itself.
 bool ImageCache::Impl::can_try_again(ImageTier& tier, std::uint32_t at) {
-  if (entries_[at].task == Task::store && tier.medium() != Medium::host && tier.loads > 0) {
-    tier.stores_wait = true;
+  if (tier.medium() != Medium::host && tier.loads > 0) {
+    tier.writes_wait = true;
     return true;
   }
   const std::int64_t most = tier.capacity_bytes() - bytes_of(at);
-  if (tier.gap_bytes >= most) return false;
+  if (tier.medium() == Medium::remote || tier.gap_bytes >= most) return false;
   tier.gap_bytes = std::min(most, tier.gap_bytes + std::max<std::int64_t>(tier.capacity_bytes() / gap_parts, 1));
   return true;
 }
@@ -428,7 +428,7 @@ void ImageCache::Impl::loaded(const UnderWay& part, TransferStatus status) {
   --entries_[part.node].reads;
   --tier.busy;
   --tier.loads;
-  tier.stores_wait = false;
+  tier.writes_wait = false;
   ++(done ? tier.usage.read_images : tier.usage.lost_images);
   if (!done && tier.has(part.node)) leave(tier, part.node);
   requests_.end_image(part.request, done);

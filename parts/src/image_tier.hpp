@@ -85,7 +85,7 @@ class ImageTier {
   std::int64_t gap_bytes = 0;      ///< kept free, because images found no room
   std::uint32_t busy = 0;          ///< transfers whose answer may make room here
   std::uint32_t loads = 0;         ///< from here
-  bool stores_wait = false;        ///< for the end of a load
+  bool writes_wait = false;        ///< stores and copies into this tier, for the end of a load
 
  private:
   /// The source of the VictimOrder.

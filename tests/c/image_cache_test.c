@@ -142,8 +142,9 @@ void test_image_cache_refusals(void) {
   bad.group = 2;
   CHECK_REFUSED(stateport_image_cache_get(cache, &bad, &place, 1, &plan), STATEPORT_INVALID_ARGUMENT,
                 "images.group = 2");
-  bad.content = 5;
-  CHECK_REFUSED(stateport_image_cache_touch(cache, &bad, 1), STATEPORT_INVALID_ARGUMENT, "content = 5");
+  stateport_image_key unknown = bad;
+  unknown.content = 5;
+  CHECK_REFUSED(stateport_image_cache_touch(cache, &unknown, 1), STATEPORT_INVALID_ARGUMENT, "content = 5");
   CHECK_REFUSED(stateport_image_cache_ask(cache, &key, 1, &plan), STATEPORT_INVALID_STATE, "no remote tier");
   CHECK_REFUSED(stateport_image_cache_unpin(cache, &key, 1), STATEPORT_INVALID_ARGUMENT, "not pinned");
   const stateport_transfer_result result = {.id = 5};
@@ -151,6 +152,11 @@ void test_image_cache_refusals(void) {
   uint8_t attached = 0;
   CHECK_REFUSED(stateport_image_cache_attach(cache, STATEPORT_MEDIUM_FILE, &key, 1, &attached),
                 STATEPORT_INVALID_ARGUMENT, "medium = 2");
+  const stateport_image_key one_bad[] = {key, bad};
+  uint8_t both[2] = {7, 7};
+  CHECK_REFUSED(stateport_image_cache_attach(cache, STATEPORT_MEDIUM_HOST, one_bad, 2, both),
+                STATEPORT_INVALID_ARGUMENT, "images.group = 2");
+  CHECK(both[0] == 7 && medium_of(cache, 1) == STATEPORT_NONE);
   CHECK_REFUSED(stateport_image_cache_find(cache, &key, 1, NULL, NULL), STATEPORT_INVALID_ARGUMENT, "leading");
   CHECK_REFUSED(stateport_image_cache_pin(cache, &key, 1, NULL), STATEPORT_INVALID_ARGUMENT, "pinned");
   CHECK_REFUSED(stateport_image_cache_under_way(cache, NULL), STATEPORT_INVALID_ARGUMENT, "out");

@@ -161,7 +161,7 @@ int ImageCacheModel::turn(std::size_t tier, std::size_t image) {
         queued += bytes_of(other);
     if (queued > 0 && queued + bytes_of(image) > options_.queue_bytes) return 0;
   }
-  if (tiers_[tier].stores_wait && i.task == Task::store) return 0;
+  if (tiers_[tier].writes_wait) return 0;
   return make_room(tier, image);
 }
 void ImageCacheModel::refuse(std::size_t tier, std::size_t image) {
@@ -296,9 +296,9 @@ void ImageCacheModel::arrived(const UnderWay& part, TransferStatus status) {
   Tier& tier = tiers_[i.to];
   if (status == TransferStatus::no_room && !i.unwanted) {
     const std::int64_t most = tier.capacity - bytes_of(part.image);
-    const bool waits = i.task == Task::store && tier.medium != Medium::host && loads(i.to) > 0;
-    tier.stores_wait = tier.stores_wait || waits;
-    if (waits || tier.gap < most) {
+    const bool waits = tier.medium != Medium::host && loads(i.to) > 0;
+    tier.writes_wait = tier.writes_wait || waits;
+    if (waits || (tier.medium != Medium::remote && tier.gap < most)) {
       if (!waits) tier.gap = std::min(most, tier.gap + std::max<std::int64_t>(tier.capacity / 16, 1));
       i.waits = true;
       tier.queue.push_front(part.image);
@@ -329,7 +329,7 @@ ImageCacheModel::Plan ImageCacheModel::settle(const std::vector<TransferResult>&
       case Transfer::Kind::load: {
         const std::size_t tier = tier_of(part.transfer.from);
         --i.reads;
-        tiers_[tier].stores_wait = false;
+        tiers_[tier].writes_wait = false;
         if (!done && i.in[tier]) leave(part.image, tier);
         this->part(part.transfer.request, done);
         break;

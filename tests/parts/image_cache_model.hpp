@@ -66,7 +66,7 @@ class ImageCacheModel {
     Medium medium;
     std::int64_t capacity;
     std::int64_t gap = 0;
-    bool stores_wait = false;
+    bool writes_wait = false;
     std::deque<std::size_t> queue;
   };
   struct UnderWay {

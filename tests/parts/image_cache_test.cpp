@@ -219,7 +219,7 @@ TEST_CASE("a store that finds no room is tried again with more of it, and given 
   CHECK(watched.put({kv(23)}) == Names{"store 23 file"});
 }
 
-TEST_CASE("a store to files that is refused while loads are under way waits for their end, and evicts nothing") {
+TEST_CASE("images that files refuse while loads are under way wait for the end of a load, and evict nothing") {
   Watched watched({.file_bytes = 40, .kv_image_bytes = 10});
   watched.put(kvs(1, 3));
   watched.end_all();
@@ -232,6 +232,16 @@ TEST_CASE("a store to files that is refused while loads are under way waits for 
   CHECK(watched.cache.find(kvs(1, 3)) == 3);
   watched.end_all();
   CHECK(watched.where(4) == "file");
+}
+
+TEST_CASE("a remote tier that has no room is not asked again, and nothing is forgotten for it") {
+  Watched watched({.remote_bytes = 40, .kv_image_bytes = 10});
+  watched.put(kvs(1, 3));
+  watched.end_all();
+  watched.put({kv(4)});
+  CHECK(watched.end(Status::no_room).empty());
+  CHECK(watched.missing() == 1);
+  CHECK(watched.cache.find(kvs(1, 3)) == 3);
 }
 
 TEST_CASE("bytes on their way to files are bounded, and those to the host are not") {

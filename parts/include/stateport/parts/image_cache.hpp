@@ -77,9 +77,10 @@ struct ImageTierUsage {
 ///
 /// Room. A full tier evicts images in the order of `eviction`, but for images that are pinned, read or under way. An
 /// image waits while transfers are under way that may make room, and else goes to the next tier. A copy takes the place
-/// only of images that the order evicts before it. After `no_room` the tier keeps as much free as it seems to lose to
-/// gaps, and the transfer is named again; the tier uses these bytes again as images arrive. Stores that are refused
-/// while loads from their tier are under way wait for the end of a load, because StateTiers prefers loads.
+/// only of images that the order evicts before it. After `no_room` a tier keeps as much free as it seems to lose to
+/// gaps, the transfer is named again, and images that arrive use these bytes up again; the remote tier evicts by
+/// itself. After `no_room` while loads from files or the remote tier are under way, images wait for the end of a load
+/// instead: loads come first in the queues of StateTiers.
 ///
 /// Of the images of one call the first counts as used last: in a prefix all later images need those before them.
 ///
