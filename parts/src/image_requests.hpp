@@ -3,7 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
-#include <stateport/parts/image_cache.hpp>
+#include <stateport/parts/image_types.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/parts/image_cache.hpp>
+#include <stateport/parts/image_types.hpp>
 
 #include "evict/victim_order.hpp"
 #include "image_entries.hpp"

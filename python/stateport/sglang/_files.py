@@ -25,7 +25,7 @@ class WaitingFiles:
 
     def __init__(self, tier: FileTier, cache: ImageCache) -> None:
         self.tier, self._cache = tier, cache
-        self._writes = threading.Lock()  # of whoever changes the contents
+        self._writes = threading.Lock()  # while the contents change
         self._numbers = threading.Lock()
         self._number = 0
         self._answers: dict[int, str] = {}

@@ -49,7 +49,7 @@ class Mover:
         self.counts: collections.Counter[str] = collections.Counter()
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._device = device
-        self._under_way: dict[int, str] = {}  # by number of a transfer: what it does
+        self._under_way: dict[int, str] = {}  # by number of a transfer: its name in `counts`
         self._requests: dict[int, Job] = {}  # of the cache, which have not ended
         self._dead = False  # the tiers failed: nothing is moved any more
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()

@@ -92,7 +92,7 @@ class DevicePools:
                           scrub=options.scrub)
 
     def make_cache(self, options: Options, tiers: StateTiers) -> ImageCache:
-        """What the tiers keep, with what is in files from before."""
+        """The cache of images over these tiers, which knows those in files from before."""
         kv, states = self.image_bytes(PoolName.KV), self.image_bytes(PoolName.MAMBA)
         cache = ImageCache(host_bytes=int(tiers.info()["host_bytes"]), file_bytes=options.file_bytes,
                            kv_image_bytes=kv, state_image_bytes=[states] if states else [], write_through=True,
