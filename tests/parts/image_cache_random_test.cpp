@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
 #include <stateport/parts/image_cache.hpp>
 
 #include "heap_counter.hpp"
@@ -9,8 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
 using namespace stateport;
