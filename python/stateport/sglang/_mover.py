@@ -144,16 +144,18 @@ class Mover:
         results = results[[number in self._under_way for number in results["id"].tolist()]]
         if not len(results):
             return
+        plan = self.cache.settle(results)
         for number, status, _ in results.tolist():
             what = self._under_way.pop(number)
             self.counts[f"{what}: {TRANSFER_STATUSES[status]}"] += 1
             if what == "load" and status:
                 logger.warning("stateport: an image was not loaded: %s", TRANSFER_STATUSES[status])
-        self._carry_out(self.cache.settle(results))
+        self._carry_out(plan)
 
     def _fail(self, numbers: Sequence[int]) -> ImagePlan:
+        plan = self.cache.settle(transfer_results(numbers, "failed"))
         self.counts.update(f"{self._under_way.pop(number)}: failed" for number in numbers)
-        return self.cache.settle(transfer_results(numbers, "failed"))
+        return plan
 
     def _carry_out(self, plan: ImagePlan) -> None:
         self._take(plan)
