@@ -400,6 +400,15 @@ PlannedCheckpoints = struct("PlannedCheckpoints", count=c_int32, offsets=c_int32
 CheckpointArrays = struct("CheckpointArrays", offsets=INT32S, counts=INT32S)
 CheckpointCommit = struct("CheckpointCommit", from_scratch=POINTER(SlotCopy), scratch_count=c_size_t,
                           from_live=POINTER(SlotCopy), live_count=c_size_t, dropped=c_int32)
+ImageCacheOptions = struct("ImageCacheOptions", host_bytes=c_int64, file_bytes=c_int64, remote_bytes=c_int64,
+                           kv_image_bytes=c_int64, state_image_bytes=INT64S, state_groups=c_size_t, write_through=FLAG,
+                           queue_bytes=c_int64, eviction=c_int32, images_under_way_max=c_size_t)
+EndedImages = plain_struct("EndedImages", request=c_int64, missing=c_int64)
+ImagePlan = struct("ImagePlan", request=c_int64, transfers=POINTER(Transfer), transfer_count=c_size_t,
+                   ended=POINTER(EndedImages), ended_count=c_size_t)
+ImageTierUsage = struct("ImageTierUsage", images=c_int64, bytes=c_int64, written_images=c_int64, read_images=c_int64,
+                        evicted_images=c_int64, refused_images=c_int64, lost_images=c_int64, asked_images=c_int64,
+                        found_images=c_int64)
 ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
 StepScratch = struct("StepScratch", base=c_void_p, request_stride_bytes=c_int64, step_stride_bytes=c_int64,
                      token_stride=c_int64, channel_stride=c_int64, type=c_int32)
@@ -469,6 +478,10 @@ FUNCTIONS = {
     "checkpoint_planner_plan": "ppzpp", "checkpoint_planner_device_arrays": "pip", "checkpoint_planner_commit": "pp",
     "checkpoint_planner_publish": "p", "checkpoint_planner_abandon": "p", "checkpoint_planner_clear": "p",
     "checkpoint_planner_check": "p", "scratch_slots_bound": "liip", "slots_for_budget": "zzip",
-    "resharder_create": "ppzpzp", "resharder_destroy": "p", "resharder_copy": "pppz",
+    "image_cache_create": "pp", "image_cache_destroy": "p", "image_cache_check": "p", "image_cache_put": "pppzp",
+    "image_cache_get": "pppzp", "image_cache_ask": "ppzp", "image_cache_remove": "ppzp", "image_cache_drain": "pp",
+    "image_cache_settle": "ppzp", "image_cache_find": "ppzpp", "image_cache_touch": "ppz", "image_cache_pin": "ppzp",
+    "image_cache_unpin": "ppz", "image_cache_attach": "pipzp", "image_cache_under_way": "pp",
+    "image_cache_usage": "pip", "resharder_create": "ppzpzp", "resharder_destroy": "p", "resharder_copy": "pppz",
     "step_committer_create": "pzpiip", "step_committer_destroy": "p", "step_committer_commit": "ppp"
 }

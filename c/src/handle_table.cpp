@@ -41,6 +41,8 @@ std::string_view name(Kind kind) noexcept {
       return "tree lock";
     case Kind::align:
       return "align context";
+    case Kind::image_cache:
+      return "image cache";
     case Kind::align_planner:
       return "align planner";
     case Kind::request_cache:

@@ -29,6 +29,7 @@ enum class Kind : std::uint8_t {
   tree_lock,
   align,
   align_planner,
+  image_cache,
   request_cache,
   step_committer,
   state_tiers,

@@ -43,6 +43,7 @@ from stateport.eviction import Eviction, ReuseHint
 from stateport.file_tier import FileTier, ImageLayout, image_keys
 from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_handover
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
+from stateport.image_cache import ImageCache, ImagePlan, ImageTierUsage
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
 from stateport.passes import EndedRequests, GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
@@ -99,7 +100,10 @@ __all__ = [
     "HandoverEnd",
     "Hasher",
     "HitPlaces",
+    "ImageCache",
     "ImageLayout",
+    "ImagePlan",
+    "ImageTierUsage",
     "InProcessObjects",
     "InProcessStore",
     "Inserted",

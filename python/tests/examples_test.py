@@ -29,6 +29,10 @@ def test_a_state_of_torch_tensors_comes_back() -> None:
     assert "came back" in _run("torch_tensors.py")
 
 
+def test_an_image_cache_brings_a_state_back() -> None:
+    assert "4 of 4 states" in _run("image_cache.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

@@ -51,6 +51,9 @@ int main(void) {
   test_refused_plans();
   test_cache_tiers();
   test_cache_tiers_refusals();
+  test_image_cache();
+  test_image_cache_remote();
+  test_image_cache_refusals();
   test_handles();
   test_struct_sizes();
 #ifdef STATEPORT_TEST_MEMORY

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,28 +12,26 @@ import numpy.typing as npt
 from stateport._arrays import Records
 from stateport.errors import NoCapacity
 from stateport.file_tier import Bytes, FileTier
-from stateport.sglang._keys import Recency, keys_of, names_of
-from stateport.tier_options import TRANSFER_STATUSES
+from stateport.image_cache import ImageCache
+from stateport.sglang._keys import transfer_results
+from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES
 
 _ANSWER_S = 0.0005  # how long a thread sleeps before it looks for answers again
-_TRIES = 16  # of a write that finds no room; each but the first two gives up as large a part of the folder
+_DROP = TRANSFER_KINDS.index("drop")
 
 
 class WaitingFiles:
-    """A file tier whose calls wait for their answers. Any number of threads may call."""
+    """A file tier whose calls wait for their answers, and the cache of its images. Any number of threads may call."""
 
-    def __init__(self, tier: FileTier, capacity_bytes: int, image_bytes: Callable[[int, int], int]) -> None:
-        """image_bytes: of an image by content and group."""
-        self.tier = tier
-        self._capacity_bytes = capacity_bytes
-        self._recency = Recency(capacity_bytes)
-        self._lock = threading.Lock()  # of _recency and _number
+    def __init__(self, tier: FileTier, cache: ImageCache) -> None:
+        self.tier, self._cache = tier, cache
+        self._writes = threading.Lock()  # while the contents change
+        self._numbers = threading.Lock()
         self._number = 0
         self._answers: dict[int, str] = {}
         self._answered = threading.Condition()
         found = tier.keys()
-        for name, content, group in zip(names_of(found), found["content"], found["group"], strict=True):
-            self._recency.add(name, image_bytes(int(content), int(group)))
+        tier.remove(found[~cache.attach("file", found)])
 
     def lookup(self, keys: Records) -> npt.NDArray[np.bool_]:
         """[n] whether each image can be read."""
@@ -41,44 +39,40 @@ class WaitingFiles:
 
     def touch(self, keys: Records) -> None:
         """The first image is the last used one: of pages, those behind it need it."""
-        with self._lock:
-            for name in reversed(names_of(keys)):
-                self._recency.touch(name)
+        self._cache.touch(keys)
 
     def write(self, keys: Records, images: Sequence[Bytes]) -> bool:
-        """Writes images into one file, giving up others for them. Answers whether they are there: all or none."""
-        names, number = names_of(keys), self._new_number()
-        need = sum(image.nbytes for image in images)
-        for attempt in range(_TRIES):
-            with self._lock:
-                victims = self._recency.take_victims(need)
-                if victims is None:
-                    return False
-                self.tier.remove(keys_of(victims))
-            try:
-                self.tier.write(number, keys, images)
-            except NoCapacity:  # writes of other threads, or a file system that makes no holes
-                self.tier.wait()
-                need += self._capacity_bytes // _TRIES if attempt else 0
-                continue
-            if self._answer(number) != "done":
-                return False
-            with self._lock:
-                for name, image in zip(names, images, strict=True):
-                    if name not in self._recency:
-                        self._recency.add(name, image.nbytes)
-            return True
-        return False
+        """Writes images, giving up others for them. Answers whether all of them are there."""
+        with self._writes:
+            plan = self._cache.put(keys, np.arange(len(keys), dtype=np.int32))
+            request, ended = plan.request, plan.ended
+            while request not in ended:
+                drops = plan.transfers["kind"] == _DROP
+                self.tier.remove(plan.transfers["image"][drops])
+                stores = plan.transfers[~drops]
+                status = self._write(stores["image"], [images[i] for i in stores["place"].tolist()])
+                plan = self._cache.settle(transfer_results(stores["id"], status))
+                ended = plan.ended
+            return ended[request] == 0
+
+    def _write(self, keys: Records, images: Sequence[Bytes]) -> str:
+        """Into one file: all or none."""
+        number = self._new_number()
+        try:
+            self.tier.write(number, np.ascontiguousarray(keys), images)
+        except NoCapacity:
+            self.tier.wait()
+            return "no_room"
+        return self._answer(number)
 
     def read(self, keys: Records, images: Sequence[Bytes]) -> list[str]:
         """Reads an image for each key. Answers how each went, as in TRANSFER_STATUSES; one that is not "done" is not
         held any more."""
         numbers = [self._begin_read(keys[i:i + 1], image) for i, image in enumerate(images)]
         statuses = [self._answer(number) for number in numbers]
-        with self._lock:
-            for name, status in zip(names_of(keys), statuses, strict=True):
-                if status != "done":
-                    self._recency.drop(name)
+        lost = keys[[status != "done" for status in statuses]]
+        if len(lost):
+            self.remove(lost)
         return statuses
 
     def _begin_read(self, key: Records, image: Bytes) -> int:
@@ -91,7 +85,7 @@ class WaitingFiles:
                 self.tier.wait()
 
     def _new_number(self) -> int:
-        with self._lock:
+        with self._numbers:
             self._number += 1
             return self._number
 
@@ -106,11 +100,15 @@ class WaitingFiles:
                     self._answered.wait(_ANSWER_S)
             return self._answers.pop(number)
 
+    def remove(self, keys: Records) -> None:
+        with self._writes:
+            self._cache.remove(keys)
+            self.tier.remove(keys)
+
     def clear(self) -> None:
         """Forgets every image that this tier sees."""
-        with self._lock:
-            self._recency.clear()
-        self.tier.remove(self.tier.keys())
+        self.remove(self.tier.keys())
 
     def close(self) -> None:
         self.tier.close()
+        self._cache.close()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of SGLang's pages as keys of images, and which images a tier gives up."""
+"""Names of SGLang's pages as keys of images, and answers of transfers."""
 
 from __future__ import annotations
 
-import collections
 import hashlib
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, Records
+from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, UInt64s
 from stateport.errors import InvalidArgument
-from stateport.tier_options import CONTENTS, TRANSFER_KINDS
+from stateport.tier_options import CONTENTS, TRANSFER_STATUSES
 
 _DIGITS = 48  # of a SHA-256 in hexadecimal: three words
 
@@ -45,77 +45,13 @@ def _is_hexadecimal(text: str) -> bool:
     return all(digit in "0123456789abcdefABCDEF" for digit in text[:_DIGITS])
 
 
-def names_of(keys: Records) -> list[bytes]:
-    """The keys as values that a dictionary takes."""
-    data, size = keys.tobytes(), IMAGE_KEY.itemsize
-    return [data[at:at + size] for at in range(0, len(data), size)]
+def leading(held: npt.NDArray[np.bool_]) -> int:
+    """How many are held before the first that is not."""
+    return int(held.argmin()) if not held.all() else len(held)
 
 
-def keys_of(names: Iterable[bytes]) -> Records:
-    """The reverse of names_of."""
-    return np.frombuffer(b"".join(names), IMAGE_KEY)
-
-
-def slot_images(names: Sequence[bytes], slots: Sequence[int]) -> Records:
-    """SLOT_IMAGE [n]."""
-    images = np.zeros(len(names), SLOT_IMAGE)
-    images["key"], images["slot"] = keys_of(names), slots
-    return images
-
-
-def transfers(names: Sequence[bytes], kind: str, source: int, destination: int, first: int) -> Records:
-    """TRANSFER [n] between tiers, numbered from `first` on; 0: drops, which have no answer."""
-    plan = np.zeros(len(names), TRANSFER)
-    plan["id"] = np.arange(first, first + len(names)) if first else 0
-    plan["kind"], plan["from"], plan["to"] = TRANSFER_KINDS.index(kind), source, destination
-    plan["place"] = plan["request"] = -1
-    plan["image"] = keys_of(names)
-    return plan
-
-
-class Recency:
-    """The images of one tier, from the longest unused to the last used, and their bytes. Not thread-safe."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.held_bytes = 0
-        self._sizes: collections.OrderedDict[bytes, int] = collections.OrderedDict()
-
-    def __contains__(self, name: bytes) -> bool:
-        return name in self._sizes
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def add(self, name: bytes, size: int) -> None:
-        """As the last used one. `name` is not held."""
-        self._sizes[name] = size
-        self.held_bytes += size
-
-    def drop(self, name: bytes) -> None:
-        self.held_bytes -= self._sizes.pop(name, 0)
-
-    def touch(self, name: bytes) -> None:
-        """Does nothing for an image that is not held."""
-        if name in self._sizes:
-            self._sizes.move_to_end(name)
-
-    def clear(self) -> None:
-        self._sizes.clear()
-        self.held_bytes = 0
-
-    def take_victims(self, need_bytes: int, kept: Container[bytes] = ()) -> list[bytes] | None:
-        """Drops the longest unused images, but for `kept`, until `need_bytes` more fit, and answers which. None, and
-        nothing is dropped: that cannot be."""
-        victims, room = [], self.capacity_bytes - self.held_bytes
-        for name, size in self._sizes.items():
-            if room >= need_bytes:
-                break
-            if name not in kept:
-                victims.append(name)
-                room += size
-        if room < need_bytes:
-            return None
-        for name in victims:
-            self.drop(name)
-        return victims
+def transfer_results(numbers: Sequence[int] | UInt64s, status: str) -> Records:
+    """TRANSFER_RESULT [n]: all of these transfers ended so."""
+    results = np.zeros(len(numbers), TRANSFER_RESULT)
+    results["id"], results["status"] = numbers, TRANSFER_STATUSES.index(status)
+    return results

@@ -15,6 +15,7 @@ from sglang.srt.runtime_context import get_memory, get_model, get_parallel
 
 from stateport._arrays import Int32s, int32s
 from stateport.errors import InvalidArgument
+from stateport.image_cache import ImageCache
 from stateport.model_layout import Shard
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
@@ -25,6 +26,7 @@ _ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16:
              torch.int8: "int8", torch.uint8: "float8", torch.float8_e4m3fn: "float8", torch.float8_e5m2: "float8"}
 _SHAPE_EXTENTS_MAX = 3
 _STAGING_BYTES = 256 << 20  # of pinned memory, on the way to and from files
+_IMAGES_UNDER_WAY = 2048  # to files; of 4,096 that StateTiers takes
 
 
 class DevicePools:
@@ -88,6 +90,17 @@ class DevicePools:
                           free_floor_bytes=options.free_floor_bytes, file_queue_bytes=staging,
                           staging_bytes=staging if options.folder else 0, file_lanes=options.lanes,
                           scrub=options.scrub)
+
+    def make_cache(self, options: Options, tiers: StateTiers) -> ImageCache:
+        """The cache of images over these tiers, which knows those in files from before."""
+        kv, states = self.image_bytes(PoolName.KV), self.image_bytes(PoolName.MAMBA)
+        cache = ImageCache(host_bytes=int(tiers.info()["host_bytes"]), file_bytes=options.file_bytes,
+                           kv_image_bytes=kv, state_image_bytes=[states] if states else [], write_through=True,
+                           queue_bytes=min(_STAGING_BYTES // 2, _IMAGES_UNDER_WAY * min(kv, states or kv)))
+        if options.folder:
+            found = tiers.keys("file")
+            tiers.remove(found[~cache.attach("file", found)])
+        return cache
 
 
 def _refuse(bad: bool, what: str) -> None:

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoadCounter, UnifiedCacheLinker
 
+from stateport._arrays import IMAGE_KEY, Int32s, Records
 from stateport.errors import BackendError, InvalidArgument
-from stateport.sglang._keys import names_of, page_keys
-from stateport.sglang._mover import Job, Mover, Place
+from stateport.sglang._keys import leading, page_keys
+from stateport.sglang._mover import Job, Mover
 from stateport.sglang._options import Options
 from stateport.sglang._pools import DevicePools
 
@@ -55,8 +57,7 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.pools = dict.fromkeys(self._pools.names, self._pools)
         rank, ranks = _rank(params)
         tiers = self._pools.make_tiers(options, params, rank, ranks)
-        sizes = [self._pools.image_bytes(name) for name in (PoolName.KV, PoolName.MAMBA)]
-        self._mover = Mover(tiers, options, self._pools.device, lambda content: sizes[content])
+        self._mover = Mover(tiers, self._pools.make_cache(options, tiers), self._pools.device)
         self.layer_done_counter = LayerWiseLoadCounter(self._pools.layers)
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
@@ -69,34 +70,29 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
     # ---- lookups
 
-    def _names(self, transfer: PoolTransfer, keys: Sequence[str] | None = None) -> list[bytes]:
-        return names_of(page_keys(transfer.keys if keys is None else keys, _CONTENTS[transfer.name],
-                                  seed=self._hash_seed))
+    def _keys(self, *transfers: PoolTransfer) -> Records:
+        return np.concatenate([np.empty(0, IMAGE_KEY), *(
+            page_keys(transfer.keys, _CONTENTS[transfer.name], seed=self._hash_seed) for transfer in transfers)])
 
     def lookup(self, rid: str, transfers: list[PoolTransfer]) -> list[int]:
         kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)
         if kv is None or not kv.keys or {transfer.name for transfer in transfers} != self.pools.keys():
             return []
-        names = self._names(kv)
-        held = self._mover.held(names)
-        pages = held.index(False) if False in held else len(held)
+        keys = self._keys(kv)
+        pages = leading(self._mover.held(keys))
         if PoolName.MAMBA not in self.pools:
             lengths = list(range(1, pages + 1))
         else:
             # A state is there for the ends of nodes that were inserted, under the name of the last page.
-            state = next(transfer for transfer in transfers if transfer.name == PoolName.MAMBA)
-            states = self._names(state, kv.keys[:pages])
-            lengths = [page + 1 for page, there in enumerate(self._mover.held(states)) if there]
+            states = self._keys(PoolTransfer(PoolName.MAMBA, keys=kv.keys[:pages]))
+            lengths = (np.flatnonzero(self._mover.held(states)) + 1).tolist()
             if lengths:
-                self._mover.touch([states[lengths[-1] - 1]])
+                self._mover.cache.touch(states[lengths[-1] - 1:lengths[-1]])
         if lengths:
-            self._mover.touch(names[:lengths[-1]])
+            self._mover.cache.touch(keys[:lengths[-1]])
         return lengths
 
     # ---- loads
-
-    def _all_names(self, transfers: Sequence[PoolTransfer]) -> list[bytes]:
-        return [name for transfer in transfers for name in self._names(transfer)]
 
     def load(self, rid: str, transfers: list[PoolTransfer]) -> bool:
         if rid in self._queued:
@@ -104,7 +100,7 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         wanted = [transfer for transfer in transfers if transfer.keys]
         if not wanted or not {transfer.name for transfer in wanted} <= self.pools.keys():
             return False
-        if not self._mover.promise(self._all_names(wanted)):  # given up since the lookup
+        if not self._mover.promise(self._keys(*wanted)):  # given up since the lookup
             if self._alone:
                 return False
             # Every rank must answer alike, and only this one knows: the load will fail, for all of them.
@@ -119,7 +115,7 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         if rid in self._lost:
             self._lost.discard(rid)
         else:
-            self._mover.release(self._all_names(transfers))
+            self._mover.cache.unpin(self._keys(*transfers))
         return True
 
     def start_layer_wise_loading(self) -> int:
@@ -130,17 +126,17 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         lost = bool(self._lost)
         self._queued.clear()
         self._lost.clear()
-        index, names = self.layer_done_counter.update_producer(), self._all_names(queued)
+        index, keys = self.layer_done_counter.update_producer(), self._keys(*queued)
 
         def done(good: bool) -> None:
-            self._mover.release(names)
+            self._mover.cache.unpin(keys)
             if good and not lost:
                 for layer in range(self._pools.layers):
                     self.layer_done_counter.complete(index, layer)
             else:
                 self.layer_done_counter.fail(index, BackendError("images were not loaded as they should be"))
 
-        self._mover.start(Job(False, lambda: self._places(queued), done, self._ready()))
+        self._mover.start(Job(False, lambda: self._images(queued), done, self._ready()))
         return int(index)
 
     def finish_layer_wise_loading(self, counter_index: int) -> bool:
@@ -160,7 +156,7 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
         with self._lock:
             self._offloads.append(offload)
-        self._mover.start(Job(True, lambda: self._places(wanted), done, self._ready()))
+        self._mover.start(Job(True, lambda: self._images(wanted), done, self._ready()))
         return True
 
     def num_completed_offloads(self) -> int:
@@ -180,16 +176,15 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         """Events after which device pages may be read and written."""
         return list(self.record_offload_ready()) if self._pools.device.type != "cpu" else []
 
-    def _places(self, transfers: Sequence[PoolTransfer]) -> list[Place]:
-        places = []
+    def _images(self, transfers: Sequence[PoolTransfer]) -> tuple[Records, Int32s]:
+        """Keys and slots."""
+        slots = [np.empty(0, np.int32)]
         for transfer in transfers:
-            names, size = self._names(transfer), self._pools.image_bytes(transfer.name)
-            slots = self._pools.slots(transfer.name, transfer.device_indices.detach().to("cpu")).tolist()
-            if len(slots) != len(names):
-                raise InvalidArgument(f"device_indices of pool {transfer.name} are {len(slots)} slots, and there are "
-                                      f"{len(names)} keys")
-            places += [Place(name, slot, size) for name, slot in zip(names, slots, strict=True)]
-        return places
+            slots.append(self._pools.slots(transfer.name, transfer.device_indices.detach().to("cpu")))
+            if len(slots[-1]) != len(transfer.keys):
+                raise InvalidArgument(f"device_indices of pool {transfer.name} are {len(slots[-1])} slots, and there "
+                                      f"are {len(transfer.keys)} keys")
+        return self._keys(*transfers), np.concatenate(slots)
 
     def counts(self) -> dict[str, int]:
         """How often each transfer ended in each way, and images that were dropped, since the start."""

@@ -24,11 +24,11 @@ from sglang.srt.mem_cache.hicache_storage import (
 from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.file_tier import Bytes, FileTier
+from stateport.image_cache import ImageCache
 from stateport.sglang._files import WaitingFiles
-from stateport.sglang._keys import page_keys
+from stateport.sglang._keys import leading, page_keys
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
-from stateport.tier_options import CONTENTS
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +101,10 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
                         kv=self._pools[kv].spec(), model=self._identity(), file_bytes=self._options.file_bytes,
                         free_floor_bytes=self._options.free_floor_bytes, queue_bytes=_QUEUE_BYTES,
                         lanes=self._options.lanes, scrub=self._options.scrub)
-        self._files = WaitingFiles(tier, self._options.file_bytes,
-                                   lambda content, group: tier.layout(CONTENTS[content], group).image_bytes)
+        cache = ImageCache(file_bytes=self._options.file_bytes, queue_bytes=_QUEUE_BYTES,
+                           kv_image_bytes=tier.layout("kv_block").image_bytes,
+                           state_image_bytes=[tier.layout("state", i).image_bytes for i in range(len(others))])
+        self._files = WaitingFiles(tier, cache)
         logger.info("stateport storage: %s", tier)
 
     def _identity(self) -> str:
@@ -143,13 +145,13 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: list[PoolTransfer] | None = None,
                         extra_info: Any = None) -> PoolTransferResult:
-        pages = _leading(self._held(PoolName.KV, keys))
+        pages = leading(self._held(PoolName.KV, keys))
         hits: dict[Any, int] = {PoolName.KV: pages} if pages else {}
         restorable = np.ones(pages, np.bool_)  # [i]: the first i + 1 pages
         for transfer in pool_transfers or []:
             held = self._held(transfer.name, keys[:pages])
             if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
-                good = np.arange(pages) < _leading(held)
+                good = np.arange(pages) < leading(held)
             elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
                 good = _trailing(held, max(1, len(transfer.keys or ())))
             else:
@@ -168,7 +170,7 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         return bool(self._held(PoolName.KV, [key])[0])
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        pages = _leading(self._held(PoolName.KV, keys))
+        pages = leading(self._held(PoolName.KV, keys))
         self._touch(PoolName.KV, keys[:pages])
         return pages
 
@@ -202,7 +204,8 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         held = self.files.lookup(keys)
         self.files.touch(keys[held])
         # From the last pages to the first, so that the first ones are the last used.
-        for part, images in self._batches(pool, np.flatnonzero(~held)[::-1]):
+        for backwards, images in self._batches(pool, np.flatnonzero(~held)[::-1]):
+            part = backwards[::-1]
             for image, i in zip(images, part, strict=True):
                 data = page(int(i)).contiguous().view(torch.uint8).reshape(-1)
                 if data.numel() != pool.page_bytes:
@@ -286,11 +289,6 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
     def close(self) -> None:
         if self._files is not None:
             self._files.close()
-
-
-def _leading(held: npt.NDArray[np.bool_]) -> int:
-    """How many are held before the first that is not."""
-    return int(held.argmin()) if not held.all() else len(held)
 
 
 def _trailing(held: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:

@@ -201,7 +201,7 @@ def test_a_load_is_refused_once_an_image_is_gone_and_can_be_cancelled(make: Any,
         engine.linker.lookup("a", transfers(engine, ["xyz"], slots=False))
 
 
-@pytest.mark.parametrize("call", ["poll", "get"])
+@pytest.mark.parametrize("call", ["poll", "execute"])
 def test_tiers_that_fail_end_what_is_under_way_and_keep_nothing(make: Any, tmp_path: pathlib.Path,
                                                                 monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     engine, hashes = make(config(tmp_path, "both")), hashes_of(range(3))
@@ -217,11 +217,34 @@ def test_tiers_that_fail_end_what_is_under_way_and_keep_nothing(make: Any, tmp_p
     index = engine.linker.start_layer_wise_loading()
     assert not engine.linker.finish_layer_wise_loading(index)
     engine.linker._mover.wait()
-    if call == "poll":
-        assert engine.linker.lookup("b", transfers(engine, hashes, slots=False)) == []
+    assert engine.linker.lookup("b", transfers(engine, hashes, slots=False)) == []
+    assert not engine.linker.load("b", transfers(engine, hashes))
+    assert engine.linker.offload(transfers(engine, hashes))
+    engine.linker._mover.wait()
+    assert not engine.linker.pop_completed_offload()
+
+
+def test_transfers_that_cannot_begin_fail_alone(make: Any, tmp_path: pathlib.Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, hashes = make(config(tmp_path, "host", room=8 * IMAGE)), hashes_of(range(3))
+    offload(engine, hashes_of(range(10, 14)))
+    tiers, execute = engine.linker._mover.tiers, engine.linker._mover.tiers.execute
+
+    def refuse_stores(plan: Any, *arguments: Any) -> None:
+        if (plan["kind"] == sp.TRANSFER_KINDS.index("store")).any():
+            raise sp.InvalidArgument("place is 99")
+        execute(plan, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiers, "execute", refuse_stores)
         assert engine.linker.offload(transfers(engine, hashes))
         engine.linker._mover.wait()
         assert not engine.linker.pop_completed_offload()
+    assert engine.linker.counts()["to host: failed"] == 4 and engine.linker.counts()["dropped on the host"] > 0
+    assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == []
+    offload(engine, hashes)
+    assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == [3]
+    assert tiers.info()["host_images"] == engine.linker._mover.cache.usage("host").images
 
 
 def test_ranks_take_the_same_branch_when_one_has_lost_an_image(make: Any, tmp_path: pathlib.Path) -> None:
@@ -249,7 +272,7 @@ def test_an_image_is_offered_once_it_is_there(make: Any, tmp_path: pathlib.Path,
     with monkeypatch.context() as patch:
         patch.setattr(mover.tiers, "poll", lambda stream: np.empty(0, sp.TRANSFER_RESULT))
         assert engine.linker.offload(transfers(engine, hashes))
-        while not mover._storing:
+        while not mover.cache.under_way():
             pass
         assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == []
         assert not engine.linker.load("a", transfers(engine, hashes))
@@ -275,17 +298,17 @@ def test_what_a_load_was_promised_is_kept(make: Any, tmp_path: pathlib.Path, tie
 def test_the_last_pages_go_first(make: Any, tmp_path: pathlib.Path, used_again: bool) -> None:
     engine = make(config(tmp_path, "host", room=16 * IMAGE))
     pages = hashes_of(range(6))
-    names = engine.linker._names(transfers(engine, pages)[0])
+    keys = engine.linker._keys(transfers(engine, pages)[0])
     offload(engine, pages)
     if used_again:
         assert engine.linker.lookup("a", transfers(engine, pages, slots=False)) == [6]
     more = 0
-    while all(engine.linker._mover.held(names)):
+    while engine.linker._mover.cache.find(keys) == 6:
         assert more < 30
         more += 1
         offload(engine, hashes_of(range(100 * more, 100 * more + 1)))
-    held = engine.linker._mover.held(names)
-    assert held.index(False) == 6 - held.count(False) > 0
+    held = engine.linker._mover.held(keys)
+    assert engine.linker._mover.cache.find(keys) == held.sum() > 0
 
 
 def test_offloads_are_answered_in_their_order(make: Any, tmp_path: pathlib.Path,
@@ -333,6 +356,7 @@ def test_random_requests_never_get_a_wrong_byte(make: Any, tmp_path: pathlib.Pat
             elif draw < 0.5:
                 engine.cache.check_hicache_events()
         engine.linker._mover.tiers.check_invariants()
+        engine.linker._mover.cache.check_invariants()
         engine.close()
         print("loaded", loaded, tiers, page, options, engine.linker.counts())
     assert loaded > 0
@@ -359,9 +383,10 @@ def test_a_mistaken_configuration_is_named(given: dict[str, Any], text: str) -> 
 def test_an_offload_ends_where_files_hold_what_nobody_gives_up(make: Any, tmp_path: pathlib.Path) -> None:
     engine = make(config(tmp_path, room=12 * IMAGE))
     offload(engine, hashes_of(range(9)))
-    engine.linker._mover._files.clear()
+    mover = engine.linker._mover
+    mover.cache.remove(mover.tiers.keys("file"))
     assert engine.linker.offload(transfers(engine, hashes_of(range(100, 103))))
-    engine.linker._mover.wait()
+    mover.wait()
     assert engine.linker.num_completed_offloads() == 1
 
 

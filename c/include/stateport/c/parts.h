@@ -6,5 +6,6 @@
 /// device, are in stateport::c_core, and keep to the conventions of stateport/c/core.h.
 #include <stateport/c/align_planner.h>  // IWYU pragma: export
 #include <stateport/c/checkpoints.h>    // IWYU pragma: export
+#include <stateport/c/image_cache.h>    // IWYU pragma: export
 
 #endif
