@@ -5,9 +5,9 @@
 
 #include "byte_source.hpp"
 #include "fuzz_memory.hpp"
-#include "valkey_connection.hpp"
-#include "valkey_manifest.hpp"
-#include "valkey_objects.hpp"
+#include "remote/valkey/valkey_connection.hpp"
+#include "remote/valkey/valkey_manifest.hpp"
+#include "remote/valkey/valkey_objects.hpp"
 
 #include <fcntl.h>
 #include <hiredis/hiredis.h>

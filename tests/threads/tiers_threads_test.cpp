@@ -7,10 +7,10 @@
 #include <stateport/tiers/remote_tier.hpp>
 #include <stateport/tiers/state_tiers.hpp>
 
-#include "file_images.hpp"
+#include "file/file_images.hpp"
+#include "move/transfer_rig.hpp"
 #include "on_threads.hpp"
 #include "temporary_folder.hpp"
-#include "transfer_rig.hpp"
 
 #include <array>
 #include <atomic>
