@@ -48,10 +48,10 @@ std::size_t slot_bytes(const StateStore& store) {
 
 }  // namespace
 
-std::size_t AbsentStore::do_poll(std::span<RemoteCompletion> completions) {
+std::size_t AbsentStore::do_poll(std::span<Completion> completions) {
   const std::size_t count = store_.poll(completions);
   if (is_away)
-    for (RemoteCompletion& completion : completions.first(count))
+    for (Completion& completion : completions.first(count))
       completion = {.ticket = completion.ticket, .status = TransferStatus::failed};
   return count;
 }

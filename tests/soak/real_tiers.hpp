@@ -35,7 +35,7 @@ class AbsentStore final : public RemoteStore {
   bool do_get(std::span<const RemoteObject> objects) override { return store_.get_into(objects); }
   bool do_exists(std::span<const RemoteKey> keys) override { return store_.exists(keys); }
   bool do_remove(std::span<const RemoteKey> keys) override { return store_.remove(keys); }
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
+  std::size_t do_poll(std::span<Completion> completions) override;
 
   InProcessStore store_;
 };

@@ -95,9 +95,9 @@ inline bool is_image_of(std::span<const ImageLayout> layouts, const ImageKey& ke
 }
 
 /// Waits for the one answer that is due.
-inline FileCompletion answer_of(FileTier& tier) {
+inline Completion answer_of(FileTier& tier) {
   tier.wait_idle();
-  std::array<FileCompletion, 2> answers;
+  std::array<Completion, 2> answers;
   require_true(tier.poll(answers) == 1, "there is not one answer");
   return answers[0];
 }

@@ -199,15 +199,15 @@ class Day {
     return keys;
   }
   void poll() {
-    std::array<FileCompletion, 3> answers;
+    std::array<Completion, 3> answers;
     std::size_t count = 0;
     do {
       call([&] { count = tier_->poll(answers); });
-      for (const FileCompletion& answer : std::span(answers).first(count)) take(answer);
+      for (const Completion& answer : std::span(answers).first(count)) take(answer);
     } while (count == answers.size());
   }
-  void take(const FileCompletion& answer) {
-    const auto found = asked_.find(answer.id);
+  void take(const Completion& answer) {
+    const auto found = asked_.find(answer.ticket);
     REQUIRE(found != asked_.end());
     Asked& asked = found->second;
     CHECK(answer.status == (asked.read && !asked.held ? TransferStatus::gone : TransferStatus::done));

@@ -82,13 +82,13 @@ class Sharer {
   }
 
   void take_answers() {
-    std::array<FileCompletion, 16> answers;
+    std::array<Completion, 16> answers;
     while (const std::size_t count = tier_.poll(answers))
-      for (const FileCompletion& answer : std::span(answers).first(count)) check(answer);
+      for (const Completion& answer : std::span(answers).first(count)) check(answer);
   }
 
-  void check(const FileCompletion& answer) {
-    Pending& pending = pending_[answer.id - 1];
+  void check(const Completion& answer) {
+    Pending& pending = pending_[answer.ticket - 1];
     if (pending.reads && answer.status == TransferStatus::done)
       right_ = right_ && is_image_of(layouts_, pending.key, pending.memory[0].bytes());
     // Half of an image may have been given back by another process while it was read: damaged.

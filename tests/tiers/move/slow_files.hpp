@@ -48,7 +48,7 @@ class SlowFiles final : public tiers::LowerTier {
     requests_.push_back({.ticket = ticket, .images = {{key, {}}}, .asks = true});
     return true;
   }
-  void remove(const ImageKey& key) override {
+  bool remove(const ImageKey& key) override {
     allocate();
     const SparedAllocations own;
     for (Request& request : requests_) {
@@ -57,6 +57,7 @@ class SlowFiles final : public tiers::LowerTier {
       if (names_it && !request.into.empty() && request.kept.empty() && held.contains(key)) request.kept = held[key];
     }
     held.erase(key);
+    return true;
   }
   std::size_t poll(std::span<Completion> completions) override {
     allocate();

@@ -163,11 +163,6 @@ class ClingingStore final : public RemoteStore {
     ++refused;
     throw BackendError("unregister_memory", "refused by the test");
   }
-  bool do_put(std::span<const RemoteObject>) override { return false; }
-  bool do_get(std::span<const RemoteObject>) override { return false; }
-  bool do_exists(std::span<const RemoteKey>) override { return false; }
-  bool do_remove(std::span<const RemoteKey>) override { return false; }
-  std::size_t do_poll(std::span<RemoteCompletion>) override { return 0; }
 };
 
 using Contents = std::vector<std::vector<std::byte>>;  // by tensor
@@ -326,10 +321,10 @@ TEST_CASE("a remote tier refuses options that do not fit, and calls that need on
   CHECK(refused([](auto& options) { options.kv = nullptr; }) == "remote.kv");
   CHECK(refused([](auto& options) { options.remote->encodings.clear(); }) == "remote.encodings");
   CHECK(refused([](auto& options) { options.remote->staging_bytes = 0; }) == "remote.staging_bytes");
-  CHECK(refused([](auto& options) { options.remote->transfers_max = 0; }) == "remote.transfers_max");
   CHECK(refused([](auto& options) { options.remote->grid.head_groups = 5; }) == "shard.head_groups");
   CHECK(refused([](auto& options) { options.remote->states[0].shard = {0, 2, 0, 2}; }) == "grid.head_groups");
-  CHECK(refused([](auto& options) { options.remote->tier.queue_bytes = 1; }) == "queue_bytes");
+  InProcessStore narrow(objects, {.limits = {.queue_bytes = 1}});
+  CHECK(refused([&](auto& options) { options.remote->store = &narrow; }) == "queue_bytes");
   CHECK(refused([](auto& options) { options.remote.reset(); }) == "host_budget_bytes");
   // The store of another refusal is not left registered.
   CHECK(refused([](auto&) {}).empty());

@@ -105,7 +105,7 @@ TEST_CASE("the least recently used objects are evicted first") {
         CHECK(put(store, key, bytes) == model.put(key, bytes));
       } else if (random.chance(60)) {
         std::vector<std::byte> read(110);
-        const RemoteCompletion got = get(store, key, read);
+        const Completion got = get(store, key, read);
         const std::vector<std::byte>* expected = model.touch(key);
         CHECK((got.status == TransferStatus::done) == (expected != nullptr));
         if (!expected) continue;
@@ -164,7 +164,7 @@ TEST_CASE("calls of an in-process store that run out of memory change nothing") 
                                : store.remove({&named, 1});
       });
       REQUIRE(accepted);
-      std::array<RemoteCompletion, 2> answers;
+      std::array<Completion, 2> answers;
       std::size_t count = 0;
       call([&] { count = store.poll(answers); });
       REQUIRE(count == 1);

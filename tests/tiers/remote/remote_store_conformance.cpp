@@ -65,7 +65,7 @@ void refuses(RemoteStore& store, std::string_view argument, Call&& call) {
   } catch (const InvalidArgument& refusal) {
     CHECK(refusal.argument() == argument);
   }
-  std::array<RemoteCompletion, 4> answers;
+  std::array<Completion, 4> answers;
   CHECK(store.poll(answers) == 0);
   CHECK(store.statistics().accepted_requests == before.accepted_requests);
 }
@@ -75,7 +75,7 @@ void empty_batches(RemoteStore& store) {
   CHECK(store.get_into({}));
   CHECK(store.exists({}));
   CHECK(store.remove({}));
-  std::array<RemoteCompletion, 4> answers;
+  std::array<Completion, 4> answers;
   CHECK(store.poll(answers) == 0);
   CHECK(store.poll({}) == 0);
 }
@@ -88,7 +88,7 @@ void life_of_an_object(RemoteStore& store, RemoteStore& other) {
   CHECK(get(store, "conformance/life", read).status == gone);
   CHECK(put(store, "conformance/life", written) == done);
   CHECK(exists(other, "conformance/life") == done);
-  const RemoteCompletion got = get(other, "conformance/life", read);
+  const Completion got = get(other, "conformance/life", read);
   CHECK(got.status == done);
   CHECK(got.bytes == 5000);
   CHECK(read == written);
@@ -123,12 +123,12 @@ void many_pieces(RemoteStore& store) {
   pieces.front().address = nullptr;
   const RemoteObject object{7, "conformance/pieces", pieces};
   REQUIRE(store.put_from({&object, 1}));
-  CHECK(answers_of(store, 1) == std::vector<RemoteCompletion>{{7, done, 100000}});
+  CHECK(answers_of(store, 1) == std::vector<Completion>{{7, done, 100000}});
   std::ranges::fill(memory, std::byte{0});
   const std::vector<RemotePiece> others = cut(memory, {10, 50000, 50000, 50001, 99999});
   const RemoteObject wanted{8, "conformance/pieces", others};
   REQUIRE(store.get_into({&wanted, 1}));
-  CHECK(answers_of(store, 1) == std::vector<RemoteCompletion>{{8, done, 100000}});
+  CHECK(answers_of(store, 1) == std::vector<Completion>{{8, done, 100000}});
   CHECK(memory == written);
   CHECK(remove(store, "conformance/pieces") == done);
 }
@@ -173,7 +173,7 @@ void batches(RemoteStore& store) {
     keys.push_back({300 + i, names[i]});
   }
   const auto all = [&](std::uint64_t first, std::uint64_t bytes, TransferStatus status) {
-    std::vector<RemoteCompletion> expected;
+    std::vector<Completion> expected;
     for (std::size_t i = 0; i < count; ++i) expected.push_back({first + i, status, bytes});
     return expected;
   };
@@ -182,7 +182,7 @@ void batches(RemoteStore& store) {
   std::ranges::fill(memory, std::byte{0});
   REQUIRE(store.get_into(objects));
   REQUIRE(store.exists(keys));
-  const std::vector<RemoteCompletion> answers = answers_of(store, 2 * count);
+  const std::vector<Completion> answers = answers_of(store, 2 * count);
   CHECK(std::vector(answers.begin(), answers.begin() + count) == all(100, 1000, done));
   CHECK(std::vector(answers.begin() + count, answers.end()) == all(300, 0, done));
   CHECK(memory == written);
@@ -201,9 +201,9 @@ void same_key_twice(RemoteStore& store) {
   const std::array<RemoteObject, 2> objects = {
       {{5, "conformance/same", {&pieces[0], 1}}, {5, "conformance/same", {&pieces[1], 1}}}};
   REQUIRE(store.put_from(objects));
-  CHECK(answers_of(store, 2) == std::vector<RemoteCompletion>{{5, done, 300}, {5, done, 300}});
+  CHECK(answers_of(store, 2) == std::vector<Completion>{{5, done, 300}, {5, done, 300}});
   REQUIRE(store.get_into(objects));
-  CHECK(answers_of(store, 2) == std::vector<RemoteCompletion>{{5, done, 300}, {5, done, 300}});
+  CHECK(answers_of(store, 2) == std::vector<Completion>{{5, done, 300}, {5, done, 300}});
   CHECK(std::equal(memory.begin(), memory.begin() + 300, memory.begin() + 300));
   CHECK(remove(store, "conformance/same") == done);
 }
@@ -220,7 +220,7 @@ void remove_while_getting(RemoteStore& store, RemoteStore& other) {
     REQUIRE(put(other, "conformance/race", written) == done);
     REQUIRE(store.get_into({&object, 1}));
     REQUIRE(other.remove({&key, 1}));
-    const RemoteCompletion got = answers_of(store, 1).front();
+    const Completion got = answers_of(store, 1).front();
     CHECK(answers_of(other, 1).front().status == done);
     const bool whole = got.status == done && memory == written;
     CHECK((whole || got.status == gone));
@@ -244,7 +244,7 @@ void limits(const MakeStore& make) {
   REQUIRE(store->exists(std::span(keys).first(3)));
   // Answers count until they are taken.
   CHECK_FALSE(store->put_from(std::span(objects).first(1)));
-  for (const RemoteCompletion& answer : answers_of(*store, 3)) CHECK(answer.status == gone);
+  for (const Completion& answer : answers_of(*store, 3)) CHECK(answer.status == gone);
   for (int i = 0; i < 3; ++i) {  // together more bytes than the queue takes at a time
     REQUIRE(store->put_from(std::span(objects).first(1)));
     CHECK(answers_of(*store, 1).front().status == done);
@@ -274,7 +274,7 @@ void destruction(const MakeStore& make) {
   REQUIRE(store->put_from({&object, 1}));
   store.reset();
   std::vector<std::byte> read(memory.size());
-  const RemoteCompletion got = get(*other, "conformance/left2", read);
+  const Completion got = get(*other, "conformance/left2", read);
   const bool whole = got.status == done && read == memory;
   CHECK((whole || got.status == gone));
   static_cast<void>(remove(*other, "conformance/left2"));
@@ -359,7 +359,7 @@ void threads(RemoteStore& store, RemoteStore& other) {
     const Registered known_bytes(mine, bytes), known_read(mine, read);
     const auto answer = [&](bool accepted) {
       while (accepted && answers[at][w] == 0) {
-        std::array<RemoteCompletion, 2> some;
+        std::array<Completion, 2> some;
         const std::size_t taken = mine.poll(some);
         for (std::size_t i = 0; i < taken; ++i)
           answers[at].at(some[i].ticket) = static_cast<int>(some[i].status) + 1;
@@ -460,7 +460,7 @@ Batch some_batch(Random& random) {
 
 void put_batch(RemoteStore& store, const Batch& batch, Map& model) {
   REQUIRE(store.put_from(batch.objects));
-  for (const RemoteCompletion& answer : answers_of(store, batch.keys.size())) {
+  for (const Completion& answer : answers_of(store, batch.keys.size())) {
     CHECK(answer.status == done);
     CHECK(answer.bytes == batch.memory[answer.ticket].size());
     model.emplace(batch.keys[answer.ticket], batch.memory[answer.ticket]);
@@ -469,15 +469,15 @@ void put_batch(RemoteStore& store, const Batch& batch, Map& model) {
 
 void get_batch(RemoteStore& store, const Batch& batch, const Map& model) {
   REQUIRE(store.get_into(batch.objects));
-  for (const RemoteCompletion& answer : answers_of(store, batch.keys.size())) {
+  for (const Completion& answer : answers_of(store, batch.keys.size())) {
     const auto found = model.find(batch.keys[answer.ticket]);
     const std::vector<std::byte>& memory = batch.memory[answer.ticket];
     if (found == model.end()) {
-      CHECK(answer == RemoteCompletion{answer.ticket, gone, 0});
+      CHECK(answer == Completion{answer.ticket, gone, 0});
     } else if (found->second.size() > memory.size()) {
-      CHECK(answer == RemoteCompletion{answer.ticket, TransferStatus::foreign_layout, 0});
+      CHECK(answer == Completion{answer.ticket, TransferStatus::foreign_layout, 0});
     } else {
-      CHECK(answer == RemoteCompletion{answer.ticket, done, found->second.size()});
+      CHECK(answer == Completion{answer.ticket, done, found->second.size()});
       CHECK(std::ranges::equal(found->second, std::span(memory).first(found->second.size())));
     }
   }
@@ -485,9 +485,9 @@ void get_batch(RemoteStore& store, const Batch& batch, const Map& model) {
 
 void ask_batch(RemoteStore& store, const Batch& batch, Map& model, bool removes) {
   REQUIRE((removes ? store.remove(batch.named) : store.exists(batch.named)));
-  for (const RemoteCompletion& answer : answers_of(store, batch.keys.size())) {
+  for (const Completion& answer : answers_of(store, batch.keys.size())) {
     const std::string& key = batch.keys[answer.ticket];
-    CHECK(answer == RemoteCompletion{answer.ticket, model.contains(key) ? done : gone, 0});
+    CHECK(answer == Completion{answer.ticket, model.contains(key) ? done : gone, 0});
     if (removes) model.erase(key);
   }
 }
@@ -506,17 +506,17 @@ std::vector<std::byte> bytes_of_seed(std::uint64_t seed, std::size_t count) {
   return bytes;
 }
 
-std::vector<RemoteCompletion> answers_of(RemoteStore& store, std::size_t count) {
-  std::vector<RemoteCompletion> answers(count);
+std::vector<Completion> answers_of(RemoteStore& store, std::size_t count) {
+  std::vector<Completion> answers(count);
   std::size_t taken = 0;
   while (taken < count) {
     const std::size_t got = store.poll(std::span(answers).subspan(taken));
     if (got == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
     taken += got;
   }
-  std::array<RemoteCompletion, 1> more;
+  std::array<Completion, 1> more;
   CHECK(store.poll(more) == 0);
-  std::ranges::stable_sort(answers, {}, &RemoteCompletion::ticket);
+  std::ranges::stable_sort(answers, {}, &Completion::ticket);
   return answers;
 }
 
@@ -529,7 +529,7 @@ TransferStatus put(RemoteStore& store, std::string_view key, std::span<const std
   return answers_of(store, 1).front().status;
 }
 
-RemoteCompletion get(RemoteStore& store, std::string_view key, std::vector<std::byte>& bytes) {
+Completion get(RemoteStore& store, std::string_view key, std::vector<std::byte>& bytes) {
   const Registered registered(store, bytes);
   const RemotePiece piece{bytes.data(), bytes.size()};
   const RemoteObject object{1, key, {&piece, 1}};

@@ -30,11 +30,11 @@ void behaves_like_a_map(const MakeStore& make, Random& random, int steps);
 [[nodiscard]] std::vector<std::byte> bytes_of_seed(std::uint64_t seed, std::size_t count);
 
 /// Waits for so many answers; sorted by ticket.
-[[nodiscard]] std::vector<RemoteCompletion> answers_of(RemoteStore& store, std::size_t count);
+[[nodiscard]] std::vector<Completion> answers_of(RemoteStore& store, std::size_t count);
 
 /// One request, and its answer. Memory is registered for it where the store needs that.
 [[nodiscard]] TransferStatus put(RemoteStore& store, std::string_view key, std::span<const std::byte> bytes);
-[[nodiscard]] RemoteCompletion get(RemoteStore& store, std::string_view key, std::vector<std::byte>& bytes);
+[[nodiscard]] Completion get(RemoteStore& store, std::string_view key, std::vector<std::byte>& bytes);
 [[nodiscard]] TransferStatus exists(RemoteStore& store, std::string_view key);
 [[nodiscard]] TransferStatus remove(RemoteStore& store, std::string_view key);
 

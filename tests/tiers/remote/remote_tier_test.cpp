@@ -9,13 +9,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 using namespace stateport;
@@ -67,7 +65,7 @@ struct SetRank {
   InProcessStore store;
   RemoteTier tier;
   std::vector<std::byte> memory;
-  TransferId next = 1;
+  std::uint64_t next = 1;
 
   SetRank(std::shared_ptr<InProcessObjects> objects, const ObjectSet& own, std::vector<ObjectSet> more = {},
           const InProcessStoreOptions& options = {})
@@ -80,21 +78,18 @@ struct SetRank {
     more.insert(more.begin(), own);
     return more;
   }
-  RemoteTierCompletion answer() {
-    tier.wait_idle();
-    RemoteTierCompletion completion;
-    REQUIRE(tier.poll({&completion, 1}) == 1);
-    RemoteTierCompletion more;
-    REQUIRE(tier.poll({&more, 1}) == 0);
-    REQUIRE(completion.id == next - 1);
-    return completion;
+  Completion answer() {
+    Completion completions[2];
+    REQUIRE(tier.poll(completions) == 1);
+    REQUIRE(completions[0].ticket == next - 1);
+    return completions[0];
   }
   TransferStatus write(const ImageKey& key) {
     fill(set, key, std::span(memory).first(set.bytes()));
     REQUIRE(tier.write(next++, key, std::span(memory).first(set.bytes())));
     return answer().status;
   }
-  RemoteTierCompletion read(const ImageKey& key) {
+  Completion read(const ImageKey& key) {
     std::ranges::fill(memory, std::byte{0xee});
     REQUIRE(tier.read(next++, key, memory));
     return answer();
@@ -102,54 +97,6 @@ struct SetRank {
   TransferStatus find(const ImageKey& key) {
     REQUIRE(tier.find(next++, key));
     return answer().status;
-  }
-};
-
-/// Takes `room` questions at a time, and answers them when the test says so, each so many times: nothing is there.
-class SlowStore final : public RemoteStore {
- public:
-  explicit SlowStore(std::size_t room, std::size_t times = 1) : room_(room), times_(times) {}
-
-  std::atomic<int> polls = 0;
-  std::atomic<bool> answers = false;
-
- private:
-  bool do_put(std::span<const RemoteObject>) override { return false; }
-  bool do_get(std::span<const RemoteObject>) override { return false; }
-  bool do_remove(std::span<const RemoteKey>) override { return false; }
-  bool do_exists(std::span<const RemoteKey> keys) override {
-    if (asked_.size() + keys.size() > room_) return false;
-    for (const RemoteKey& key : keys) asked_.insert(asked_.end(), times_, key.ticket);
-    return true;
-  }
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override {
-    ++polls;
-    if (!answers) return 0;
-    const std::size_t count = std::min(completions.size(), asked_.size());
-    for (std::size_t i = 0; i < count; ++i) completions[i] = {.ticket = asked_[i], .status = gone};
-    asked_.erase(asked_.begin(), asked_.begin() + static_cast<std::ptrdiff_t>(count));
-    return count;
-  }
-
-  std::size_t room_;
-  std::size_t times_;
-  std::vector<std::uint64_t> asked_;  ///< of the tier's thread alone
-};
-
-/// poll answers `told`.
-class TellingStore final : public RemoteStore {
- public:
-  std::vector<RemoteCompletion> told;
-  std::size_t more = 0;  ///< added to the number of answers
-
- private:
-  bool do_put(std::span<const RemoteObject>) override { return true; }
-  bool do_get(std::span<const RemoteObject>) override { return true; }
-  bool do_remove(std::span<const RemoteKey>) override { return true; }
-  bool do_exists(std::span<const RemoteKey>) override { return true; }
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override {
-    std::ranges::copy(told, completions.begin());
-    return told.size() + more;
   }
 };
 
@@ -162,30 +109,6 @@ std::shared_ptr<InProcessObjects> make_objects(std::uint64_t bytes = plenty_byte
 }
 
 }  // namespace
-
-TEST_CASE("a status of a client that is none is told and counted as failed") {
-  TellingStore store;
-  for (const int number : {transfer_status_count, 8, 127, 128, 255})
-    store.told.push_back({.ticket = static_cast<std::uint64_t>(number),
-                          .status = static_cast<TransferStatus>(number),
-                          .bytes = 5});
-  store.told.push_back({.ticket = 1, .status = done, .bytes = 5});
-  store.told.push_back({.ticket = 2, .status = gone, .bytes = 5});
-  for (store.more = 0; store.more < 3; ++store.more) {
-    std::vector<RemoteCompletion> completions(store.told.size());
-    REQUIRE(store.poll(completions) == completions.size());
-    for (std::size_t i = 0; i < completions.size(); ++i) {
-      const TransferStatus status = i < 5 ? TransferStatus::failed : store.told[i].status;
-      CHECK(completions[i] == RemoteCompletion{.ticket = store.told[i].ticket,
-                                               .status = status,
-                                               .bytes = status == done ? std::uint64_t{5} : 0});
-    }
-  }
-  const RemoteStoreStatistics statistics = store.statistics();
-  CHECK(statistics.answers[static_cast<std::size_t>(TransferStatus::failed)] == 15);
-  CHECK(statistics.answers[static_cast<std::size_t>(done)] == 3);
-  CHECK(statistics.answers[static_cast<std::size_t>(gone)] == 3);
-}
 
 TEST_CASE("what ranks of one number write, ranks of another number read") {
   const auto objects = make_objects();
@@ -259,7 +182,7 @@ TEST_CASE("a read takes the first encoding that is whole") {
   REQUIRE(fp32_alone.write(key_of(2)) == done);
   CHECK(both.find(key_of(2)) == done);
   CHECK(both.find(key_of(3)) == gone);
-  const RemoteTierCompletion as_int8 = both.read(key_of(1));
+  const Completion as_int8 = both.read(key_of(1));
   CHECK(as_int8.status == done);
   CHECK(as_int8.encoding == 1);
   CHECK(as_int8.bytes == int8.bytes());
@@ -271,98 +194,84 @@ TEST_CASE("a read takes the first encoding that is whole") {
   CHECK(both.read(key_of(1)).encoding == 1);
   REQUIRE(objects->erase(int8.name(0, key_of(1))));
   CHECK(both.read(key_of(1)).status == gone);
-  both.tier.remove(key_of(1));
-  both.tier.remove(key_of(2));
-  both.tier.wait_idle();
+  REQUIRE(both.tier.remove(key_of(1)));
+  REQUIRE(both.tier.remove(key_of(2)));
+  Completion none;
+  CHECK(both.tier.poll({&none, 1}) == 0);
   CHECK(objects->keys().empty());
 }
 
-TEST_CASE("a full store and a store that refuses are answered, and what its queue refuses waits") {
+TEST_CASE("a full store is answered, and a queue that has no room refuses") {
   const ObjectSet set = set_of({});
   SetRank too_small(make_objects(set.layout(0).image_bytes() - 1), set);
   CHECK(too_small.write(key_of(1)) == no_room);
   CHECK(too_small.read(key_of(1)).status == gone);
 
   SetRank unregistered(make_objects(), set, {}, {.needs_registration = true});
-  CHECK(unregistered.write(key_of(1)) == failed);
+  CHECK_THROWS_WITH_AS(static_cast<void>(unregistered.tier.write(1, key_of(1), unregistered.memory)),
+                       doctest::Contains("registered memory"), InvalidArgument);
   CHECK(unregistered.find(key_of(1)) == gone);
 
   // Room for one set at a time.
   SetRank narrow(make_objects(), set, {}, {.limits = {.queue_requests = 4}});
-  for (std::int64_t i = 0; i < 8; ++i) REQUIRE(narrow.tier.find(static_cast<TransferId>(i), key_of(i)));
-  narrow.tier.wait_idle();
-  RemoteTierCompletion answers[8];
-  CHECK(narrow.tier.poll(answers) == 8);
-  for (const RemoteTierCompletion& answer : answers) CHECK(answer.status == gone);
-  SetRank never(make_objects(), set, {}, {.limits = {.queue_requests = 3}});
-  CHECK(never.write(key_of(1)) == no_room);
+  for (std::int64_t i = 0; i < 3; ++i) {
+    REQUIRE(narrow.tier.find(7, key_of(i)));
+    CHECK_FALSE(narrow.tier.find(8, key_of(i)));
+    CHECK_FALSE(narrow.tier.remove(key_of(i)));
+    Completion answers[2];
+    CHECK(narrow.tier.poll(answers) == 1);
+    CHECK(answers[0] == Completion{7, gone, 0});
+  }
+  CHECK(narrow.tier.statistics().refused_finds == 3);
 }
 
-TEST_CASE("what a full store refuses is not offered again before it has answered something") {
+TEST_CASE("the queue of the store bounds what is under way, and the tier counts what it refuses") {
+  const auto objects = make_objects();
   const ObjectSet set = set_of({});
-  SlowStore store(set.size());
+  InProcessStore store(objects, {.limits = {.queue_bytes = 2 * set.bytes(), .queue_requests = 3 * set.size()}});
   RemoteTier tier(store, {set});
-  for (std::int64_t i = 0; i < 3; ++i) REQUIRE(tier.find(static_cast<TransferId>(i), key_of(i)));
-  while (store.polls < 20) std::this_thread::yield();
-  // As many as there are jobs together, and one, at each of the times that find() woke the thread.
-  CHECK(store.statistics().refused_requests <= 6 * 3 * set.size());
-  const std::uint64_t refused = store.statistics().refused_requests;
-  const int polls = store.polls;
-  while (store.polls < polls + 20) std::this_thread::yield();
-  CHECK(store.statistics().refused_requests == refused);
-  store.answers = true;
-  tier.wait_idle();
-  RemoteTierCompletion answers[3];
+  std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(set.bytes()));
+  for (std::size_t i = 0; i < memory.size(); ++i)
+    CHECK(tier.write(i, key_of(static_cast<std::int64_t>(i)), memory[i]) == (i < 2));
+  CHECK_FALSE(tier.read(8, key_of(1), memory[3]));
+  CHECK(tier.find(9, key_of(1)));
+  CHECK_FALSE(tier.find(10, key_of(1)));
+  Completion answers[4];
   CHECK(tier.poll(answers) == 3);
-  for (const RemoteTierCompletion& answer : answers) CHECK(answer.status == gone);
-}
-
-TEST_CASE("a client that answers more than it was asked does no harm") {
-  const ObjectSet set = set_of({});
-  REQUIRE(set.size() > 1);
-  SlowStore store(plenty_bytes, set.size());
-  store.answers = true;
-  RemoteTier tier(store, {set});
-  for (std::int64_t i = 0; i < 100; ++i) REQUIRE(tier.find(static_cast<TransferId>(i), key_of(i)));
-  tier.wait_idle();
   const RemoteTierStatistics statistics = tier.statistics();
-  CHECK(statistics.find_answers[static_cast<std::size_t>(gone)] == 100);
+  CHECK(statistics.refused_writes == 2);
+  CHECK(statistics.refused_reads == 1);
+  CHECK(statistics.refused_finds == 1);
+  CHECK(statistics.write_answers[0] == 2);
+  CHECK(statistics.find_answers[0] == 1);
+  CHECK(statistics.written_bytes == 2 * set.bytes());
 }
 
-TEST_CASE("a tier bounds what is under way, and counts what it refuses") {
+TEST_CASE("an object that is shorter is damaged though the memory holds its end already") {
   const auto objects = make_objects();
-  const ObjectSet set = set_of({});
-  InProcessStore store(objects);
-  RemoteTier tier(store, {set}, {.queue_bytes = 2 * set.bytes(), .finds_max = 3});
-  std::vector<std::vector<std::byte>> memory(20, std::vector<std::byte>(set.bytes()));
-  std::uint64_t refused_writes = 0, refused_finds = 0;
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    refused_writes += !tier.write(i, key_of(static_cast<std::int64_t>(i)), memory[i]);
-    refused_finds += !tier.find(100 + i, key_of(static_cast<std::int64_t>(i)));
-  }
-  tier.wait_idle();
-  const RemoteTierStatistics statistics = tier.statistics();
-  CHECK(statistics.refused_writes == refused_writes);
-  CHECK(statistics.refused_finds == refused_finds);
-  CHECK(statistics.write_answers[0] == memory.size() - refused_writes);
-  CHECK(statistics.written_bytes == (memory.size() - refused_writes) * set.bytes());
-  CHECK(statistics.write_queue_bytes == 0);
-  CHECK(statistics.read_queue_bytes == 0);
+  SetRank rank(objects, set_of({}));
+  REQUIRE(rank.write(key_of(1)) == done);
+  REQUIRE(rank.read(key_of(1)).status == done);
+  const std::string name = rank.set.name(1, key_of(1));
+  const std::vector<std::byte> bytes = *objects->read(name);
+  REQUIRE(objects->overwrite(name, std::span(bytes).first(bytes.size() - 4096)));
+  REQUIRE(rank.tier.read(rank.next++, key_of(1), rank.memory));
+  CHECK(rank.answer().status == damaged);
 }
 
-TEST_CASE("a tier that goes leaves alone what the store has not begun") {
+TEST_CASE("only the object that is wrong is removed, and written again") {
   const auto objects = make_objects();
-  const ObjectSet set = set_of({});
-  for (int round = 0; round < 50; ++round) {
-    std::vector<std::byte> memory(set.bytes());
-    InProcessStore store(objects);
-    {
-      RemoteTier tier(store, {set});
-      for (std::int64_t i = 0; i < round % 7; ++i) REQUIRE(tier.read(1, key_of(i), memory));
-    }
-    memory.clear();
-    memory.shrink_to_fit();
-  }
+  SetRank rank(objects, set_of({}));
+  REQUIRE(rank.write(key_of(1)) == done);
+  const std::string wrong = rank.set.name(2, key_of(1));
+  std::vector<std::byte> bytes = *objects->read(wrong);
+  bytes.back() ^= std::byte{1};
+  bytes[rank.set.layout(2).header_bytes()] ^= std::byte{1};
+  REQUIRE(objects->overwrite(wrong, bytes));
+  CHECK(rank.read(key_of(1)).status == damaged);
+  CHECK_FALSE(objects->contains(wrong));
+  CHECK(objects->keys().size() == rank.set.size() - 1);
+  CHECK(rank.tier.statistics().removed_objects == 1);
 }
 
 TEST_CASE("a tier refuses bad arguments, and names them") {
@@ -378,13 +287,19 @@ TEST_CASE("a tier refuses bad arguments, and names them") {
     return {};
   };
   CHECK(refused([&] { RemoteTier(store, {}); }) == "sets.size()");
-  CHECK(refused([&] { RemoteTier(store, {set}, {.queue_bytes = set.bytes() - 1}); }) == "queue_bytes");
-  CHECK(refused([&] { RemoteTier(store, {set}, {.finds_max = 0}); }) == "finds_max");
+  const ObjectSet int8 = set_of({}, ModelId(1), {.recurrent = ElementType::int8_block32});
+  InProcessStore few_bytes(objects, {.limits = {.queue_bytes = set.bytes() - 1}});
+  CHECK(refused([&] { RemoteTier(few_bytes, {set}); }) == "queue_bytes");
+  InProcessStore few_requests(objects, {.limits = {.queue_requests = 2 * set.size() - 1}});
+  CHECK(refused([&] { RemoteTier(few_requests, {set, int8}); }) == "queue_requests");
+  CHECK(refused([&] { RemoteTier(few_requests, {set}); }).empty());
+  const ObjectSet whole(whole_layout, {}, {.model = ModelId(1), .grid = {.head_groups = 1}});
+  CHECK(refused([&] { RemoteTier(store, {set, whole}); }) == "sets.size()");
   // Answers to others would be taken for its own.
   const RemoteKey other[] = {{.ticket = 1, .key = "another"}};
   REQUIRE(store.exists(other));
   CHECK_THROWS_WITH_AS(RemoteTier(store, {set}), doctest::Contains("without an answer = 1 (must be 0)"), InvalidState);
-  RemoteCompletion answer;
+  Completion answer;
   REQUIRE(store.poll({&answer, 1}) == 1);
   RemoteTier tier(store, {set});
   std::vector<std::byte> memory(set.bytes());
@@ -397,7 +312,7 @@ TEST_CASE("a tier refuses bad arguments, and names them") {
   CHECK(write({.tokens = 1, .content = CacheContent::kv_block}, memory) == "key.group");
   CHECK(refused([&] { static_cast<void>(tier.find(1, {.tokens = 1, .group = 1})); }) == "key.group");
   CHECK(refused([&] { static_cast<void>(tier.read(1, key_of(1), {})); }) == "set.size()");
-  CHECK(refused([&] { tier.remove({.tokens = -2}); }) == "key.tokens");
+  CHECK(refused([&] { static_cast<void>(tier.remove({.tokens = -2})); }) == "key.tokens");
   CHECK(objects->keys().empty());
 }
 
@@ -429,8 +344,7 @@ TEST_CASE("random ranks, losses and damage never make a read answer what was not
           const TransferStatus status = rank.read(key).status;
           REQUIRE(status == (!all_present ? gone : any_in(damaged_names) ? damaged : done));
           if (status == done) REQUIRE(is_filled(rank.set, key, rank.memory));
-          if (status == damaged)  // all of the set go
-            for (const std::string& name : names) there.erase(name), damaged_names.erase(name);
+          for (const std::string& name : names) damaged_names.erase(name);
           break;
         }
         case 2:

@@ -15,12 +15,12 @@ FileTier::FileTier(FileTier&&) noexcept = default;
 FileTier& FileTier::operator=(FileTier&&) noexcept = default;
 FileTier::~FileTier() = default;
 
-bool FileTier::write(TransferId id, std::span<const FileImage> images) {
-  return impl_->write(id, images);
+bool FileTier::write(std::uint64_t ticket, std::span<const FileImage> images) {
+  return impl_->write(ticket, images);
 }
 
-bool FileTier::read(TransferId id, const ImageKey& key, std::span<std::byte> image) {
-  return impl_->read(id, key, image);
+bool FileTier::read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> image) {
+  return impl_->read(ticket, key, image);
 }
 
 bool FileTier::remove(const ImageKey& key) {
@@ -35,7 +35,7 @@ std::vector<ImageKey> FileTier::keys() const {
   return impl_->keys();
 }
 
-std::size_t FileTier::poll(std::span<FileCompletion> completions) {
+std::size_t FileTier::poll(std::span<Completion> completions) {
   return impl_->poll(completions);
 }
 

@@ -120,9 +120,9 @@ const ImageLayout& FileTier::Impl::layout_of(const ImageKey& key) const {
   return *found;
 }
 
-bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
+bool FileTier::Impl::write(std::uint64_t ticket, std::span<const FileImage> images) {
   require(!images.empty(), "images.size()", images.size(), "must not be empty");
-  Write write{.id = id};
+  Write write{.ticket = ticket};
   for (const FileImage& image : images) {
     const ImageLayout& layout = layout_of(image.key);
     require(image.image != nullptr, "images.image", 0, "must not be null");
@@ -136,7 +136,7 @@ bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
   if (std::ranges::all_of(write.images,
                           [this](const ImageToWrite& image) { return directory_.find(image.key) != nullptr; })) {
     ++statistics_.write_answers[index(TransferStatus::done)];
-    answer({.id = id});
+    answer({.ticket = ticket});
     return true;
   }
   for (const ImageToWrite& image : write.images) write.bytes += image.layout->image_bytes();
@@ -159,7 +159,7 @@ bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
   return true;
 }
 
-bool FileTier::Impl::read(TransferId id, const ImageKey& key, std::span<std::byte> image) {
+bool FileTier::Impl::read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> image) {
   const ImageLayout& layout = layout_of(key);
   require(image.size() == layout.image_bytes(), "image.size()", image.size(), "must be image_bytes() of the layout");
   const std::lock_guard lock(mutex_);
@@ -171,11 +171,11 @@ bool FileTier::Impl::read(TransferId id, const ImageKey& key, std::span<std::byt
   }
   if (!place) {
     ++statistics_.read_answers[index(TransferStatus::gone)];
-    answer({.id = id, .status = TransferStatus::gone});
+    answer({.ticket = ticket, .status = TransferStatus::gone});
     return true;
   }
   std::list<Read> accepted;
-  accepted.push_back({.id = id,
+  accepted.push_back({.ticket = ticket,
                       .source = {key, &layout, directory_.name(place->file), place->offset},
                       .file = place->file,
                       .image = image.data()});
@@ -213,7 +213,7 @@ std::vector<ImageKey> FileTier::Impl::keys() const {
   return directory_.keys();
 }
 
-std::size_t FileTier::Impl::poll(std::span<FileCompletion> completions) {
+std::size_t FileTier::Impl::poll(std::span<Completion> completions) {
   const std::lock_guard lock(mutex_);
   return completions_.hand_out(completions);
 }
@@ -254,7 +254,7 @@ void FileTier::Impl::reserve_answer() {
   completions_.prepare(completions_.size() + writes_.size() + reads_.size() + lanes_.size() + 1);
 }
 
-void FileTier::Impl::answer(const FileCompletion& completion) noexcept {
+void FileTier::Impl::answer(const Completion& completion) noexcept {
   completions_.push(completion);
 }
 
@@ -307,7 +307,7 @@ void FileTier::Impl::carry_out(ImageIo& io, std::list<Write>::iterator write, st
     statistics_.written_images += done ? write->images.size() : 0;
     statistics_.written_bytes += done ? write->bytes : 0;
     statistics_.write_seconds += done ? seconds : 0;
-    answer({.id = write->id, .status = status, .bytes = done ? write->bytes : 0, .seconds = seconds});
+    answer({.ticket = write->ticket, .status = status, .bytes = done ? write->bytes : 0});
   }
   writes_.erase(write);
 }
@@ -348,7 +348,7 @@ void FileTier::Impl::carry_out(ImageIo& io, const Read& read, std::unique_lock<s
   statistics_.read_images += bytes > 0 ? 1 : 0;
   statistics_.read_bytes += bytes;
   statistics_.read_seconds += bytes > 0 ? seconds : 0;
-  answer({.id = read.id, .status = status, .bytes = bytes, .seconds = seconds});
+  answer({.ticket = read.ticket, .status = status, .bytes = bytes});
 }
 
 void FileTier::Impl::forget(const Read& read, TransferStatus status) {

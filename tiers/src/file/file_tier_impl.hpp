@@ -30,12 +30,12 @@ class FileTier::Impl {
   Impl& operator=(const Impl&) = delete;
   ~Impl();
 
-  [[nodiscard]] bool write(TransferId id, std::span<const FileImage> images);
-  [[nodiscard]] bool read(TransferId id, const ImageKey& key, std::span<std::byte> image);
+  [[nodiscard]] bool write(std::uint64_t ticket, std::span<const FileImage> images);
+  [[nodiscard]] bool read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> image);
   bool remove(const ImageKey& key);
   std::size_t lookup(std::span<const ImageKey> keys, std::span<bool> held) const;
   [[nodiscard]] std::vector<ImageKey> keys() const;
-  std::size_t poll(std::span<FileCompletion> completions);
+  std::size_t poll(std::span<Completion> completions);
   void wait_idle() const;
   [[nodiscard]] const FileTierOptions& options() const noexcept { return options_; }
   [[nodiscard]] const FolderFindings& findings() const noexcept { return findings_; }
@@ -44,7 +44,7 @@ class FileTier::Impl {
 
  private:
   struct Write {
-    TransferId id = 0;
+    std::uint64_t ticket = 0;
     std::vector<ImageToWrite> images;
     std::vector<bool> removed;  ///< by image: while it was being written
     std::uint64_t bytes = 0;
@@ -52,7 +52,7 @@ class FileTier::Impl {
     ImageDirectory::NewFile file;
   };
   struct Read {
-    TransferId id = 0;
+    std::uint64_t ticket = 0;
     ImageToRead source;
     FileIndex file = -1;
     std::byte* image = nullptr;
@@ -77,7 +77,7 @@ class FileTier::Impl {
   void tidy_if_due(FileIndex file) noexcept;
   /// For one request more than those that are not answered.
   void reserve_answer();
-  void answer(const FileCompletion& completion) noexcept;
+  void answer(const Completion& completion) noexcept;
   [[nodiscard]] bool idle() const;
 
   FileTierOptions options_;
@@ -94,7 +94,7 @@ class FileTier::Impl {
   std::list<Read> reads_;
   std::size_t images_to_write_ = 0;
   tiers::ReadyQueue<Tidy> tidies_;
-  tiers::ReadyQueue<FileCompletion> completions_;
+  tiers::ReadyQueue<Completion> completions_;
   std::int32_t busy_lanes_ = 0;
   std::uint64_t next_number_ = 0;
   FileTierStatistics statistics_;              ///< without the members that are computed when asked for

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/tier/transfer_plan.hpp>
+#include <stateport/tiers/completion.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,13 +18,6 @@ class LowerTier {
     ImageKey key;
     std::span<std::byte> bytes;  ///< of which the tier may write the headers
   };
-  /// How the call with this ticket ended.
-  struct Completion {
-    std::uint64_t ticket = 0;
-    TransferStatus status = TransferStatus::done;
-    std::int32_t encoding = 0;  ///< of a read that is done, in tiers whose images have several
-  };
-
   virtual ~LowerTier() = default;
 
   /// Begin to write images together, all or none, or to read one. The bytes are left alone by others until the ticket
@@ -33,8 +27,8 @@ class LowerTier {
   /// Begins to ask whether an image is there; done or gone. False: no room in the queue, or nothing can be asked here.
   [[nodiscard]] virtual bool find(const ImageKey& /*key*/, std::uint64_t /*ticket*/) { return false; }
   /// Forgets an image. Requests that were begun before still find it; one that is being written is forgotten when it is
-  /// there.
-  virtual void remove(const ImageKey& key) = 0;
+  /// there. False: no room in the queue.
+  [[nodiscard]] virtual bool remove(const ImageKey& key) = 0;
   /// Fills in the answers since the last call; waits for nothing.
   [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) = 0;
 };

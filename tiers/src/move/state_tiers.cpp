@@ -3,10 +3,10 @@
 
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/kernels/resharder.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "move/copy_lane.hpp"
-#include "move/remote_objects.hpp"
 #include "move/transfer_executor.hpp"
 
 #include <algorithm>
@@ -75,14 +75,43 @@ std::optional<FileTier> make_files(const StateTiersOptions& options,
   return FileTier(files, std::move(layouts));
 }
 
-std::unique_ptr<tiers::RemoteObjects> make_remote(MemoryResource& memory, const StateTiersOptions& options) {
-  if (!options.remote) return nullptr;
+std::optional<RemoteTier> make_remote(MemoryResource& memory, const StateTiersOptions& options) {
+  if (!options.remote) return {};
   const RemoteOptions& remote = *options.remote;
   require(remote.states.size() == options.states.size(), "remote.states", remote.states.size(),
           "there must be a layout for each store of states");
   require(remote.kv.has_value() == (options.kv != nullptr), "remote.kv", remote.kv ? "a layout" : "nothing",
           "there must be a layout where there is KV, and none where there is not");
-  return std::make_unique<tiers::RemoteObjects>(memory, remote, options.model, options.scrub);
+  return RemoteTier(memory, remote, options.model, options.scrub);
+}
+
+/// The copiers between objects in staging memory and the device's store of a kind, and its images in host memory if
+/// there are any.
+void add_remote_routes(std::vector<tiers::RouteCopier>& copiers, const tiers::CopyRoutes& routes, std::size_t kind,
+                       const RemoteTier& remote, const RemoteOptions& options, const StateStore& device,
+                       const StateStore* images) {
+  const bool is_state = kind < options.states.size();
+  const auto& [layout, shard] = is_state ? options.states[kind] : *options.kv;
+  const auto number = static_cast<std::int32_t>(kind);
+  const std::span<const ObjectSet> sets =
+      remote.sets(is_state ? CacheContent::state : CacheContent::kv_block, is_state ? number : 0);
+  const HostTier& staging = *remote.staging();
+  for (std::size_t encoding = 0; encoding < sets.size(); ++encoding) {
+    std::vector<StateStore> views;
+    for (std::size_t object = 0; object < sets[encoding].size(); ++object)
+      views.push_back(
+          sets[encoding].view(object, staging.data(), staging.stride_bytes(number), staging.places(number)));
+    std::vector<ShardStore> objects;
+    for (std::size_t object = 0; object < views.size(); ++object)
+      objects.push_back({&views[object], sets[encoding].shard(object)});
+    const ShardStore rank{&device, shard};
+    copiers[routes.from_objects(kind, encoding)] = tiers::route_of(Resharder(layout, objects, {&rank, 1}));
+    if (encoding > 0) continue;
+    copiers[routes.to_objects(kind)] = tiers::route_of(Resharder(layout, {&rank, 1}, objects));
+    if (images == nullptr) continue;
+    const ShardStore in_host{images, shard};
+    copiers[routes.host_to_objects(kind)] = tiers::route_of(Resharder(layout, {&in_host, 1}, objects));
+  }
 }
 
 /// The file tier, as the executor sees it.
@@ -98,19 +127,36 @@ class TierFiles final : public tiers::LowerTier {
   bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) override {
     return tier_->read(ticket, key, image);
   }
-  void remove(const ImageKey& key) override { tier_->remove(key); }
-  std::size_t poll(std::span<Completion> completions) override {
-    completions_.resize(completions.size());
-    const std::size_t count = tier_->poll(completions_);
-    for (std::size_t i = 0; i < count; ++i)
-      completions[i] = {.ticket = completions_[i].id, .status = completions_[i].status};
-    return count;
+  bool remove(const ImageKey& key) override {
+    tier_->remove(key);
+    return true;
   }
+  std::size_t poll(std::span<Completion> completions) override { return tier_->poll(completions); }
 
  private:
   std::optional<FileTier>& tier_;
   std::vector<FileImage> images_;
-  std::vector<FileCompletion> completions_;
+};
+
+/// The remote tier, as the executor sees it.
+class TierObjects final : public tiers::LowerTier {
+ public:
+  explicit TierObjects(std::optional<RemoteTier>& tier) : tier_(tier) {}
+
+  /// Of one image: kv_bytes_together is 0.
+  bool write(std::span<const Image> images, std::uint64_t ticket) override {
+    const auto& [key, bytes] = images.front();
+    return tier_->write(ticket, key, bytes.first(tier_->sets(key.content, key.group).front().bytes()));
+  }
+  bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) override {
+    return tier_->read(ticket, key, image);
+  }
+  bool find(const ImageKey& key, std::uint64_t ticket) override { return tier_->find(ticket, key); }
+  bool remove(const ImageKey& key) override { return tier_->remove(key); }
+  std::size_t poll(std::span<Completion> completions) override { return tier_->poll(completions); }
+
+ private:
+  std::optional<RemoteTier>& tier_;
 };
 
 }  // namespace
@@ -123,14 +169,22 @@ class StateTiers::Impl {
       : kinds(kinds_of(options)),
         host(make_host(memory, options, kinds)),
         remote(make_remote(memory, options)),
-        routes{.kinds = kinds.size(), .encodings = remote ? remote->encodings() : 0},
+        routes{.kinds = kinds.size(), .encodings = remote ? options.remote->encodings.size() : 0},
         lane(make_lane(options, lanes)),
         files(make_files(options, kinds)),
         file_transfers_max(options.file_transfers_max),
         executor(host, kinds, *lane, routes,
                  {.tier = files ? &tier_files : nullptr, .staging = &host, .transfers_max = file_transfers_max},
-                 remote ? remote->below() : tiers::TransferExecutor::Below{}) {}
+                 below_remote()) {}
 
+  [[nodiscard]] tiers::TransferExecutor::Below below_remote() {
+    if (!remote) return {};
+    return {.tier = &tier_objects,
+            .staging = remote->staging(),
+            .objects = true,
+            .transfers_max = SIZE_MAX,  // staging memory bounds them
+            .kv_bytes_together = 0};
+  }
   [[nodiscard]] std::unique_ptr<tiers::CopyLane> make_lane(const StateTiersOptions& options,
                                                            const tiers::CopyLaneMaker& lanes) const {
     const std::vector<const StateStore*> device = stores_of(options);
@@ -143,7 +197,9 @@ class StateTiers::Impl {
         parts.copiers[routes.to_host(kind)] = tiers::route_of(SlotCopier(*device[kind], images[kind]));
         parts.copiers[routes.to_device(kind)] = tiers::route_of(SlotCopier(images[kind], *device[kind]));
       }
-      if (remote) remote->add_routes(parts.copiers, routes, kind, *device[kind], has_images ? &images[kind] : nullptr);
+      if (remote)
+        add_remote_routes(parts.copiers, routes, kind, *remote, *options.remote, *device[kind],
+                          has_images ? &images[kind] : nullptr);
     }
     parts.device = device;
     parts.host = images;
@@ -182,7 +238,8 @@ class StateTiers::Impl {
 
   std::vector<tiers::TransferExecutor::Kind> kinds;
   HostTier host;
-  std::unique_ptr<tiers::RemoteObjects> remote;
+  std::optional<RemoteTier> remote;
+  TierObjects tier_objects{remote};
   tiers::CopyRoutes routes;
   std::unique_ptr<tiers::CopyLane> lane;
   std::optional<FileTier> files;
@@ -252,7 +309,7 @@ std::size_t StateTiers::lookup(std::span<const ImageKey> images, std::span<std::
 }
 
 TransferId StateTiers::find(const Stream& stream, std::span<const ImageKey> images) {
-  require_state(impl_->remote != nullptr, "find", "there is no remote tier");
+  require_state(impl_->remote.has_value(), "find", "there is no remote tier");
   std::vector<Transfer> finds;
   for (const ImageKey& image : images)
     finds.push_back({.kind = Transfer::Kind::find, .image = image, .from = Medium::remote, .to = Medium::remote});
@@ -301,7 +358,7 @@ const FileTier* StateTiers::files() const noexcept {
   return impl_->files ? &*impl_->files : nullptr;
 }
 const RemoteTier* StateTiers::remote() const noexcept {
-  return impl_->remote ? &impl_->remote->tier() : nullptr;
+  return impl_->remote ? &*impl_->remote : nullptr;
 }
 const ImageLayout& StateTiers::layout(CacheContent content, std::int32_t group) const {
   const ImageKey key{.content = content, .group = group};

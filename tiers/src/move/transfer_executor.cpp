@@ -47,12 +47,9 @@ Begin try_begin(Request&& request) {
   }
 }
 
-/// False: there was no memory for it.
+/// False: there was no memory for it, or no room in a queue.
 bool try_remove(LowerTier& tier, const ImageKey& image) {
-  return try_begin([&] {
-           tier.remove(image);
-           return true;
-         }) == Begin::begun;
+  return try_begin([&] { return tier.remove(image); }) == Begin::begun;
 }
 
 }  // namespace
@@ -412,7 +409,7 @@ void TransferExecutor::finish_below(const Stream& stream, Lower& lower) {
     } catch (const std::bad_alloc&) {
       return;  // its answer comes later
     }
-    for (const LowerTier::Completion& completion : std::span(completions_).first(count)) {
+    for (const Completion& completion : std::span(completions_).first(count)) {
       const auto first = static_cast<std::uint32_t>(completion.ticket);
       const Transfer& transfer = operations_[first].transfer;
       if (transfer.kind == Transfer::Kind::find) {
@@ -433,7 +430,7 @@ void TransferExecutor::finish_below(const Stream& stream, Lower& lower) {
   }
 }
 
-void TransferExecutor::finish_read(const Stream& stream, Lower& lower, const LowerTier::Completion& completion) {
+void TransferExecutor::finish_read(const Stream& stream, Lower& lower, const Completion& completion) {
   const auto number = static_cast<std::uint32_t>(completion.ticket);
   if (completion.status != TransferStatus::done) return end(number, completion.status);
   const TransferOperation& operation = operations_[number];

@@ -130,7 +130,7 @@ class TransferExecutor {
   /// The bytes of an image are there: writes its header.
   void publish(HostImage image);
   void finish_below(const Stream& stream, Lower& lower);
-  void finish_read(const Stream& stream, Lower& lower, const LowerTier::Completion& completion);
+  void finish_read(const Stream& stream, Lower& lower, const Completion& completion);
   void feed_writes(Lower& lower);
   void feed_reads(Lower& lower);
   /// Gathers the next write: one state, or KV blocks that wait behind each other.
@@ -169,7 +169,7 @@ class TransferExecutor {
   Queue copying_;                           ///< marks do not decrease
   std::array<Lower, 2> lower_;              ///< files, remote
   std::vector<LowerTier::Image> together_;  ///< of gather()
-  std::vector<LowerTier::Completion> completions_;
+  std::vector<Completion> completions_;
   std::vector<TransferResult> results_;
   std::size_t results_read_ = 0;
 };

@@ -3,25 +3,17 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "remote/remote_requests.hpp"
+#include "remote/remote_request.hpp"
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <utility>
 
 namespace stateport {
 namespace {
 
-using tiers::RemoteRequest;
-using tiers::RemoteRequests;
-
-std::size_t bytes_of(std::span<const RemotePiece> pieces) noexcept {
-  std::size_t bytes = 0;
-  for (const RemotePiece& piece : pieces) bytes += piece.bytes;
-  return bytes;
-}
+using tiers::bytes_of;
 
 std::vector<std::byte> gather(std::span<const RemotePiece> pieces) {
   std::vector<std::byte> bytes;
@@ -38,19 +30,24 @@ void scatter(std::span<const std::byte> bytes, std::span<const RemotePiece> piec
   }
 }
 
-RemoteCompletion carry_out(InProcessObjects& objects, const RemoteRequest& request) {
-  switch (request.kind) {
-    case RemoteRequest::Kind::put:
-      return {.status = objects.put(request.key, request.pieces), .bytes = request.bytes};
-    case RemoteRequest::Kind::get:
-      return objects.get(request.key, request.pieces);
-    case RemoteRequest::Kind::exists:
-      return {.status = objects.contains(request.key) ? TransferStatus::done : TransferStatus::gone};
-    case RemoteRequest::Kind::remove:
-      return {.status = objects.erase(request.key) ? TransferStatus::done : TransferStatus::gone};
+class InProcessLane final : public RemoteLane {
+ public:
+  explicit InProcessLane(std::shared_ptr<InProcessObjects> objects) : objects_(std::move(objects)) {}
+
+  void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override {
+    const auto found = [](bool is_there) { return is_there ? TransferStatus::done : TransferStatus::gone; };
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      const auto& [ticket, key, pieces] = objects[i];
+      if (call == RemoteCall::put) answers[i].status = objects_->put(key, pieces);
+      if (call == RemoteCall::get) answers[i] = objects_->get(key, pieces);
+      if (call == RemoteCall::exists) answers[i].status = found(objects_->contains(key));
+      if (call == RemoteCall::remove) answers[i].status = found(objects_->erase(key));
+    }
   }
-  return {.status = TransferStatus::failed};
-}
+
+ private:
+  std::shared_ptr<InProcessObjects> objects_;
+};
 
 }  // namespace
 
@@ -91,7 +88,7 @@ TransferStatus InProcessObjects::put(std::string_view key, std::span<const Remot
   return TransferStatus::done;
 }
 
-RemoteCompletion InProcessObjects::get(std::string_view key, std::span<const RemotePiece> pieces) {
+Completion InProcessObjects::get(std::string_view key, std::span<const RemotePiece> pieces) {
   const std::size_t room = bytes_of(pieces);
   const std::lock_guard lock(mutex_);
   const auto object = find(key);
@@ -160,36 +157,9 @@ void InProcessObjects::check_invariants() const {
 }
 
 InProcessStore::InProcessStore(std::shared_ptr<InProcessObjects> objects, const InProcessStoreOptions& options)
-    : objects_(std::move(objects)), options_(options), requests_(std::make_unique<RemoteRequests>(options.limits)) {
+    : RemoteStore(options.limits), objects_(std::move(objects)), needs_registration_(options.needs_registration) {
   require(objects_ != nullptr, "objects", "null", "must be what the clients share");
-}
-
-InProcessStore::~InProcessStore() = default;
-
-bool InProcessStore::do_put(std::span<const RemoteObject> objects) {
-  return requests_->add(RemoteRequest::Kind::put, objects);
-}
-
-bool InProcessStore::do_get(std::span<const RemoteObject> objects) {
-  return requests_->add(RemoteRequest::Kind::get, objects);
-}
-
-bool InProcessStore::do_exists(std::span<const RemoteKey> keys) {
-  return requests_->add(RemoteRequest::Kind::exists, keys);
-}
-
-bool InProcessStore::do_remove(std::span<const RemoteKey> keys) {
-  return requests_->add(RemoteRequest::Kind::remove, keys);
-}
-
-std::size_t InProcessStore::do_poll(std::span<RemoteCompletion> completions) {
-  std::vector<RemoteRequest> taken;
-  if (!completions.empty()) requests_->take(taken, completions.size(), std::numeric_limits<std::size_t>::max());
-  for (const RemoteRequest& request : taken) {
-    const RemoteCompletion outcome = carry_out(*objects_, request);
-    requests_->answer(request, outcome.status, outcome.bytes);
-  }
-  return requests_->poll(completions);
+  serve_in_poll(std::make_unique<InProcessLane>(objects_));
 }
 
 }  // namespace stateport

@@ -5,7 +5,7 @@
 
 namespace stateport {
 
-class MooncakeStore::Impl {};
+class MooncakeStore::Client {};
 
 bool MooncakeStore::is_built() noexcept {
   return false;
@@ -21,25 +21,5 @@ MooncakeStore::~MooncakeStore() = default;
 void MooncakeStore::do_register(std::span<std::byte>) {}
 
 void MooncakeStore::do_unregister(std::span<std::byte>) {}
-
-bool MooncakeStore::do_put(std::span<const RemoteObject>) {
-  return false;
-}
-
-bool MooncakeStore::do_get(std::span<const RemoteObject>) {
-  return false;
-}
-
-bool MooncakeStore::do_exists(std::span<const RemoteKey>) {
-  return false;
-}
-
-bool MooncakeStore::do_remove(std::span<const RemoteKey>) {
-  return false;
-}
-
-std::size_t MooncakeStore::do_poll(std::span<RemoteCompletion>) {
-  return 0;
-}
 
 }  // namespace stateport

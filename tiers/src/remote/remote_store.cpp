@@ -3,9 +3,12 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "remote/remote_requests.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <utility>
 
 namespace stateport {
 namespace {
@@ -25,11 +28,36 @@ void require_key(std::string_view key) {
     require(letter >= '!' && letter <= '~', "key", static_cast<int>(letter), "has a character outside of '!' to '~'");
 }
 
-void require_keys(std::span<const RemoteKey> keys) {
-  for (const RemoteKey& key : keys) require_key(key.key);
+/// Adds a request for each of the objects or keys.
+template <class Object>
+bool add(tiers::RemoteRequests& requests, RemoteCall call, std::span<const Object> objects) {
+  tiers::RemoteRequests::Batch batch;
+  for (const Object& object : objects) {
+    RemoteObject given{.ticket = object.ticket, .key = object.key};
+    if constexpr (requires { object.pieces; }) given.pieces = object.pieces;
+    batch.push_back(std::make_unique<tiers::ObjectRequest>(call, given));
+  }
+  return requests.add(batch);
 }
 
 }  // namespace
+
+RemoteStore::RemoteStore(const RemoteQueueLimits& limits)
+    : requests_(std::make_unique<tiers::RemoteRequests>(limits)) {}
+
+RemoteStore::~RemoteStore() = default;
+
+void RemoteStore::serve(std::vector<std::unique_ptr<RemoteLane>> lanes, std::size_t batch_bytes) {
+  requests_->serve(std::move(lanes), batch_bytes);
+}
+
+void RemoteStore::serve_in_poll(std::unique_ptr<RemoteLane> lane) {
+  requests_->serve_in_poll(std::move(lane));
+}
+
+void RemoteStore::stop() noexcept {
+  requests_->stop();
+}
 
 void RemoteStore::register_memory(std::span<std::byte> memory) {
   require(!memory.empty(), "memory.size()", memory.size(), "must not be empty");
@@ -60,6 +88,12 @@ bool RemoteStore::is_registered(std::span<const std::byte> memory) const {
   return offset <= region.size() && memory.size() <= region.size() - offset;
 }
 
+void RemoteStore::require_registered(std::span<const std::byte> memory) const {
+  if (!needs_registration()) return;
+  const std::lock_guard lock(mutex_);
+  require(is_registered(memory), "set.size()", memory.size(), "lies outside of registered memory");
+}
+
 void RemoteStore::require_objects(std::span<const RemoteObject> objects) const {
   const std::lock_guard lock(mutex_);
   for (const RemoteObject& object : objects) {
@@ -78,47 +112,36 @@ void RemoteStore::require_objects(std::span<const RemoteObject> objects) const {
   }
 }
 
-bool RemoteStore::counted(bool accepted, std::size_t requests) {
-  const std::lock_guard lock(mutex_);
-  (accepted ? statistics_.accepted_requests : statistics_.refused_requests) += requests;
-  return accepted;
-}
-
 bool RemoteStore::put_from(std::span<const RemoteObject> objects) {
   require_objects(objects);
-  return counted(objects.empty() || do_put(objects), objects.size());
+  return add(*requests_, RemoteCall::put, objects);
 }
 
 bool RemoteStore::get_into(std::span<const RemoteObject> objects) {
   require_objects(objects);
-  return counted(objects.empty() || do_get(objects), objects.size());
+  return add(*requests_, RemoteCall::get, objects);
 }
 
 bool RemoteStore::exists(std::span<const RemoteKey> keys) {
-  require_keys(keys);
-  return counted(keys.empty() || do_exists(keys), keys.size());
+  for (const RemoteKey& key : keys) require_key(key.key);
+  return add(*requests_, RemoteCall::exists, keys);
 }
 
 bool RemoteStore::remove(std::span<const RemoteKey> keys) {
-  require_keys(keys);
-  return counted(keys.empty() || do_remove(keys), keys.size());
+  for (const RemoteKey& key : keys) require_key(key.key);
+  return add(*requests_, RemoteCall::remove, keys);
 }
 
-std::size_t RemoteStore::poll(std::span<RemoteCompletion> completions) {
-  const std::size_t count = std::min(do_poll(completions), completions.size());
-  const std::lock_guard lock(mutex_);
-  for (RemoteCompletion& completion : completions.first(count)) {
-    const auto number = static_cast<std::size_t>(completion.status);
-    if (number >= statistics_.answers.size()) completion.status = TransferStatus::failed;
-    if (completion.status != TransferStatus::done) completion.bytes = 0;
-    ++statistics_.answers[static_cast<std::size_t>(completion.status)];
-  }
-  return count;
+std::size_t RemoteStore::poll(std::span<Completion> completions) {
+  return requests_->poll(completions);
+}
+
+const RemoteQueueLimits& RemoteStore::limits() const noexcept {
+  return requests_->limits();
 }
 
 RemoteStoreStatistics RemoteStore::statistics() const {
-  const std::lock_guard lock(mutex_);
-  return statistics_;
+  return requests_->statistics();
 }
 
 }  // namespace stateport

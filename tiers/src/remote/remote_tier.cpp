@@ -3,33 +3,44 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "containers/reserve_amortised.hpp"
-#include "host/ready_queue.hpp"
-#include "remote/remote_jobs.hpp"
+#include "remote/remote_requests.hpp"
+#include "remote/set_request.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
-#include <new>
 #include <numeric>
-#include <system_error>
-#include <thread>
+#include <optional>
 #include <utility>
 
 namespace stateport {
 namespace {
 
-/// How long the thread leaves the store alone while it waits for answers: at first a fraction of a round trip on a
-/// network, and twice as long each time that nothing came.
-constexpr std::chrono::microseconds poll_interval_min{50};
-constexpr std::chrono::microseconds poll_interval_max{1000};
+using tiers::SetRequest;
 
-void validate(std::span<const ObjectSet> sets, const RemoteTierOptions& options) {
+/// Sets of one content and group stand behind each other.
+std::vector<ObjectSet> in_groups(std::vector<ObjectSet> sets) {
+  std::ranges::stable_sort(
+      sets, {}, [](const ObjectSet& set) { return std::pair(set.options().content, set.options().group); });
+  return sets;
+}
+
+std::span<const ObjectSet> sets_of(std::span<const ObjectSet> sets, CacheContent content, std::int32_t group) noexcept {
+  const auto is_of = [&](const ObjectSet& set) {
+    return set.options().content == content && set.options().group == group;
+  };
+  const auto first = std::ranges::find_if(sets, is_of);
+  return {first, std::find_if_not(first, sets.end(), is_of)};
+}
+
+void validate(std::span<const ObjectSet> sets, const RemoteQueueLimits& limits) {
   require(!sets.empty(), "sets.size()", sets.size(), "a tier holds objects of at least one set");
-  require(options.finds_max >= 1, "finds_max", options.finds_max, "must be at least 1");
-  for (const ObjectSet& set : sets)
-    require(options.queue_bytes >= set.bytes(), "queue_bytes", options.queue_bytes, "is less than a set of objects");
+  for (const ObjectSet& set : sets) {
+    const auto alike = sets_of(sets, set.options().content, set.options().group);
+    require(set.size() == alike.front().size(), "sets.size()", set.size(), "differs from that of another encoding");
+    require(limits.queue_bytes >= set.bytes(), "queue_bytes", limits.queue_bytes, "is less than a set of objects");
+    require(limits.queue_requests >= SetRequest::parts_of(RemoteCall::exists, alike), "queue_requests",
+            limits.queue_requests, "is less than the objects of a key");
+  }
 }
 
 /// Answers to requests of others would be taken for those to the tier's.
@@ -40,224 +51,147 @@ void require_unused(const RemoteStore& store) {
                 done.accepted_requests - answered, "must be 0");
 }
 
-bool holds(const ObjectSet& set, CacheContent content, std::int32_t group) noexcept {
-  return set.options().content == content && set.options().group == group;
+std::vector<ObjectSet> make_sets(const RemoteOptions& options, const ModelId& model) {
+  require(options.store != nullptr, "remote.store", "nullptr", "must be a store");
+  require(!options.encodings.empty(), "remote.encodings", "empty", "there must be one that is written");
+  require(options.staging_bytes > 0, "remote.staging_bytes", options.staging_bytes, "objects need staging memory");
+  std::vector<ObjectSet> sets;
+  for (std::size_t group = 0; group < options.states.size(); ++group)
+    for (const ObjectEncoding& encoding : options.encodings)
+      sets.emplace_back(
+          options.states[group].layout, options.states[group].shard,
+          ObjectSetOptions{
+              .model = model, .group = static_cast<std::int32_t>(group), .grid = options.grid, .encoding = encoding});
+  if (options.kv)
+    sets.emplace_back(options.kv->layout, options.kv->shard,
+                      ObjectSetOptions{.model = model, .content = CacheContent::kv_block, .grid = options.grid});
+  return sets;
 }
+
+/// Room for the largest encoding of every kind.
+HostTierOptions staging_options(const RemoteOptions& options, std::span<const ObjectSet> sets, bool scrub) {
+  HostTierOptions host{.staging_bytes = options.staging_bytes, .scrub = scrub};
+  host.state_image_bytes.resize(options.states.size());
+  for (const ObjectSet& set : sets) {
+    const bool is_state = set.options().content == CacheContent::state;
+    std::size_t& bytes =
+        is_state ? host.state_image_bytes[static_cast<std::size_t>(set.options().group)] : host.kv_image_bytes;
+    bytes = std::max(bytes, set.bytes());
+  }
+  return host;
+}
+
+/// Staging memory that the store knows.
+class Staging {
+ public:
+  Staging(MemoryResource& memory, const HostTierOptions& options, RemoteStore& store)
+      : tier_(memory, options), store_(store) {
+    const std::size_t frame = tier_.frame_bytes();
+    all_ = {tier_.data(), (options.staging_bytes + frame - 1) / frame * frame};
+    store_.register_memory(all_);
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging() {
+    try {
+      store_.unregister_memory(all_);
+    } catch (const std::exception&) {
+      // The store's client may be gone. Nothing uses the memory any more.
+    }
+  }
+  [[nodiscard]] HostTier* tier() noexcept { return &tier_; }
+
+ private:
+  HostTier tier_;
+  RemoteStore& store_;
+  std::span<std::byte> all_;
+};
 
 }  // namespace
 
 class RemoteTier::Impl {
  public:
-  Impl(RemoteStore& store, std::vector<ObjectSet> sets, const RemoteTierOptions& options)
-      : options_((validate(sets, options), options)), sets_(in_groups(std::move(sets))), store_(store), jobs_(store) {
+  Impl(RemoteStore& store, std::vector<ObjectSet> sets) : store_(store), sets_(in_groups(std::move(sets))) {
+    validate(sets_, store_.limits());
     require_unused(store_);
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& error) {
-      throw BackendError("start of a thread", error.what());
-    }
   }
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
+  Impl(MemoryResource& memory, const RemoteOptions& options, std::vector<ObjectSet> sets, bool scrub)
+      : Impl(*options.store, std::move(sets)) {
+    staging_.emplace(memory, staging_options(options, sets_, scrub), store_);
   }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() { store_.requests_->give_up(); }
 
-  /// Sets of one content and group stand behind each other.
-  static std::vector<ObjectSet> in_groups(std::vector<ObjectSet> sets) {
-    std::ranges::stable_sort(
-        sets, {}, [](const ObjectSet& set) { return std::pair(set.options().content, set.options().group); });
-    return sets;
-  }
-  [[nodiscard]] std::span<const ObjectSet> sets_of(CacheContent content, std::int32_t group) const noexcept {
-    const auto is_of = [&](const ObjectSet& set) { return holds(set, content, group); };
-    const auto first = std::ranges::find_if(sets_, is_of);
-    return {first, std::find_if_not(first, sets_.end(), is_of)};
-  }
+  [[nodiscard]] std::span<const ObjectSet> sets() const noexcept { return sets_; }
   [[nodiscard]] std::span<const ObjectSet> require_sets(const ImageKey& key) const {
     require(key.tokens >= 0, "key.tokens", key.tokens, "must not be negative");
-    const auto sets = sets_of(key.content, key.group);
+    const auto sets = sets_of(sets_, key.content, key.group);
     require(!sets.empty(), "key.group", key.group, "is of no content and group that the tier holds");
     return sets;
   }
   [[nodiscard]] std::size_t bytes_of(const ImageKey& key) const {
     return std::ranges::max(require_sets(key), {}, &ObjectSet::bytes).bytes();
   }
+  [[nodiscard]] HostTier* staging() noexcept { return staging_ ? staging_->tier() : nullptr; }
+  [[nodiscard]] RemoteTierStatistics statistics() const { return counts_.statistics(); }
 
-  bool accept(tiers::RemoteJob job) {
-    job.sets = require_sets(job.key);
-    const bool writes = job.kind == tiers::RemoteJob::Kind::write;
-    if (writes || job.kind == tiers::RemoteJob::Kind::read) {
-      const std::size_t wanted = writes ? job.sets.front().bytes() : bytes_of(job.key);
-      require(job.memory.size() == wanted, "set.size()", job.memory.size(), "must be that of the objects of the key");
-      require(job.memory.data() != nullptr, "set", "nullptr", "must point to memory");
+  bool add(RemoteCall call, std::uint64_t ticket, const ImageKey& key, std::span<std::byte> set = {}) {
+    const std::span<const ObjectSet> sets = require_sets(key);
+    if (call == RemoteCall::put || call == RemoteCall::get) {
+      const std::size_t wanted = call == RemoteCall::put ? sets.front().bytes() : bytes_of(key);
+      require(set.size() == wanted, "set.size()", set.size(), "must be that of the objects of the key");
+      require(set.data() != nullptr, "set", "nullptr", "must point to memory");
+      store_.require_registered(set);
     }
-    job.accepted = std::chrono::steady_clock::now();
-    {
-      const std::lock_guard lock(mutex_);
-      answers_.prepare(under_way_ + answers_.size() + 1);
-      detail::reserve_amortised(incoming_, incoming_.size() + 1);
-      if (!has_room(job)) return false;
-      incoming_.push_back(job);
-      ++under_way_;
-    }
-    wake_.notify_all();
-    return true;
+    tiers::RemoteRequests::Batch one;
+    one.push_back(std::make_unique<SetRequest>(call, ticket, key, sets, set, counts_));
+    if (store_.requests_->add(one)) return true;
+    counts_.refuse(call);
+    return false;
   }
-
-  std::size_t poll(std::span<RemoteTierCompletion> completions) {
-    const std::lock_guard lock(mutex_);
-    return answers_.hand_out(completions);
-  }
-  void wait_idle() {
-    std::unique_lock lock(mutex_);
-    idle_.wait(lock, [&] { return under_way_ == 0; });
-  }
-  [[nodiscard]] RemoteTierStatistics statistics() {
-    const std::lock_guard lock(mutex_);
-    return statistics_;
-  }
+  std::size_t poll(std::span<Completion> completions) { return store_.poll(completions); }
 
  private:
-  /// Counts the request as accepted, or as refused.
-  bool has_room(const tiers::RemoteJob& job) {
-    const auto fits = [&](std::uint64_t& queue, std::uint64_t& refused) {
-      if (queue + job.memory.size() > options_.queue_bytes) return ++refused, false;
-      queue += job.memory.size();
-      return true;
-    };
-    switch (job.kind) {
-      case tiers::RemoteJob::Kind::write:
-        return fits(statistics_.write_queue_bytes, statistics_.refused_writes);
-      case tiers::RemoteJob::Kind::read:
-        return fits(statistics_.read_queue_bytes, statistics_.refused_reads);
-      case tiers::RemoteJob::Kind::find:
-        if (finds_ >= options_.finds_max) return ++statistics_.refused_finds, false;
-        ++finds_;
-        return true;
-      case tiers::RemoteJob::Kind::remove:
-        break;
-    }
-    return true;
-  }
-
-  void run() {
-    std::vector<tiers::RemoteJobs::Ended> ended;
-    std::vector<tiers::RemoteJob> taken;
-    std::chrono::microseconds interval = poll_interval_min;
-    std::unique_lock lock(mutex_);
-    while (!stopping_ || jobs_.in_store() > 0) {
-      const auto has_work = [&] { return stopping_ || !incoming_.empty(); };
-      if (jobs_.idle())
-        wake_.wait(lock, has_work);
-      else
-        wake_.wait_for(lock, interval, [&] { return !incoming_.empty(); });
-      if (stopping_) incoming_.clear();
-      take_incoming(taken, ended, lock);
-      const bool gives_up = stopping_;
-      lock.unlock();
-      if (gives_up) jobs_.give_up();
-      for (const tiers::RemoteJob& job : taken) jobs_.add(job, ended);
-      jobs_.advance(ended);
-      interval = ended.empty() && taken.empty() ? std::min(2 * interval, poll_interval_max) : poll_interval_min;
-      lock.lock();
-      for (const tiers::RemoteJobs::Ended& job : ended) note_end(job);
-      ended.clear();
-      taken.clear();
-      if (under_way_ == 0) idle_.notify_all();
-    }
-  }
-
-  /// Without memory for them they stay where they are: they are tried again, a while later.
-  void take_incoming(std::vector<tiers::RemoteJob>& taken, std::vector<tiers::RemoteJobs::Ended>& ended,
-                     std::unique_lock<std::mutex>& lock) {
-    try {
-      jobs_.reserve(incoming_.size(), ended);
-      std::swap(taken, incoming_);
-    } catch (const std::bad_alloc&) {
-      wake_.wait_for(lock, poll_interval_max, [&] { return stopping_; });
-      if (stopping_) incoming_.clear();
-    }
-  }
-
-  void note_end(const tiers::RemoteJobs::Ended& ended) {
-    const tiers::RemoteJob& job = ended.job;
-    --under_way_;
-    if (job.kind == tiers::RemoteJob::Kind::remove) return;
-    statistics_.removed_objects += ended.removed_objects;
-    under_way_ += ended.removed_objects > 0;  // a removal of the tier's own has begun
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - job.accepted).count();
-    const auto status = static_cast<std::size_t>(ended.status);
-    const bool done = ended.status == TransferStatus::done;
-    if (job.kind == tiers::RemoteJob::Kind::write) {
-      statistics_.write_queue_bytes -= job.memory.size();
-      statistics_.written_bytes += ended.bytes;
-      statistics_.write_seconds += done ? seconds : 0;
-      ++statistics_.write_answers[status];
-    } else if (job.kind == tiers::RemoteJob::Kind::read) {
-      statistics_.read_queue_bytes -= job.memory.size();
-      statistics_.read_bytes += ended.bytes;
-      statistics_.read_seconds += done ? seconds : 0;
-      ++statistics_.read_answers[status];
-    } else {
-      --finds_;
-      ++statistics_.find_answers[status];
-    }
-    answers_.push(
-        {.id = job.id, .status = ended.status, .encoding = ended.encoding, .bytes = ended.bytes, .seconds = seconds});
-  }
-
-  RemoteTierOptions options_;
-  std::vector<ObjectSet> sets_;
   RemoteStore& store_;
-  tiers::RemoteJobs jobs_;  ///< of the thread alone
-
-  std::mutex mutex_;  ///< of all that follows; held for no call of the store
-  std::condition_variable wake_;
-  std::condition_variable idle_;
-  std::vector<tiers::RemoteJob> incoming_;
-  tiers::ReadyQueue<RemoteTierCompletion> answers_;
-  std::size_t under_way_ = 0;  ///< accepted and not ended, removals among them
-  std::size_t finds_ = 0;
-  RemoteTierStatistics statistics_;
-  bool stopping_ = false;
-  std::thread thread_;
+  std::vector<ObjectSet> sets_;
+  tiers::RemoteTierCounts counts_;
+  std::optional<Staging> staging_;
 };
 
-RemoteTier::RemoteTier(RemoteStore& store, std::vector<ObjectSet> sets, const RemoteTierOptions& options)
-    : impl_(std::make_unique<Impl>(store, std::move(sets), options)) {}
+RemoteTier::RemoteTier(RemoteStore& store, std::vector<ObjectSet> sets)
+    : impl_(std::make_unique<Impl>(store, std::move(sets))) {}
+RemoteTier::RemoteTier(MemoryResource& memory, const RemoteOptions& options, const ModelId& model, bool scrub)
+    : impl_(std::make_unique<Impl>(memory, options, make_sets(options, model), scrub)) {}
 RemoteTier::RemoteTier(RemoteTier&&) noexcept = default;
 RemoteTier& RemoteTier::operator=(RemoteTier&&) noexcept = default;
 RemoteTier::~RemoteTier() = default;
 
 std::span<const ObjectSet> RemoteTier::sets(CacheContent content, std::int32_t group) const noexcept {
-  return impl_->sets_of(content, group);
+  return sets_of(impl_->sets(), content, group);
 }
 std::size_t RemoteTier::bytes(const ImageKey& key) const {
   return impl_->bytes_of(key);
 }
-
-bool RemoteTier::write(TransferId id, const ImageKey& key, std::span<std::byte> set) {
-  return impl_->accept({.kind = tiers::RemoteJob::Kind::write, .id = id, .key = key, .memory = set});
-}
-bool RemoteTier::read(TransferId id, const ImageKey& key, std::span<std::byte> set) {
-  return impl_->accept({.kind = tiers::RemoteJob::Kind::read, .id = id, .key = key, .memory = set});
-}
-bool RemoteTier::find(TransferId id, const ImageKey& key) {
-  return impl_->accept({.kind = tiers::RemoteJob::Kind::find, .id = id, .key = key});
-}
-void RemoteTier::remove(const ImageKey& key) {
-  static_cast<void>(impl_->accept({.kind = tiers::RemoteJob::Kind::remove, .key = key}));
+HostTier* RemoteTier::staging() const noexcept {
+  return impl_->staging();
 }
 
-std::size_t RemoteTier::poll(std::span<RemoteTierCompletion> completions) {
+bool RemoteTier::write(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> set) {
+  return impl_->add(RemoteCall::put, ticket, key, set);
+}
+bool RemoteTier::read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> set) {
+  return impl_->add(RemoteCall::get, ticket, key, set);
+}
+bool RemoteTier::find(std::uint64_t ticket, const ImageKey& key) {
+  return impl_->add(RemoteCall::exists, ticket, key);
+}
+bool RemoteTier::remove(const ImageKey& key) {
+  return impl_->add(RemoteCall::remove, 0, key);
+}
+
+std::size_t RemoteTier::poll(std::span<Completion> completions) {
   return impl_->poll(completions);
-}
-void RemoteTier::wait_idle() const {
-  impl_->wait_idle();
 }
 RemoteTierStatistics RemoteTier::statistics() const {
   return impl_->statistics();

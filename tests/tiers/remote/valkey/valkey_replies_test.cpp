@@ -5,7 +5,7 @@
 
 #include "heap_counter.hpp"
 #include "random.hpp"
-#include "remote/remote_requests.hpp"
+#include "remote/lane_store.hpp"
 #include "remote/remote_store_conformance.hpp"
 #include "remote/valkey/valkey_lane.hpp"
 #include "remote/valkey/valkey_manifest.hpp"
@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -147,38 +148,51 @@ void ask_everything(const ValkeyStoreOptions& options) {
   CHECK(store.valkey_statistics().last_error.find("hunter2") == std::string::npos);
 }
 
+/// A lane of which the thread has no memory from its first call on: for one allocation, or for all.
+class ShortLane final : public RemoteLane {
+ public:
+  ShortLane(const ValkeyStoreOptions& options, std::uint64_t n, bool and_later, std::atomic<std::uint64_t>& made)
+      : lane_(options, nullptr, counts_), n_(n), and_later_(and_later), made_(made) {}
+
+  void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override {
+    if (before_ == 0) {
+      before_ = heap_allocations() + 1;
+      fail_heap_allocation(n_, and_later_);
+    }
+    lane_.carry_out(call, objects, answers);
+    made_ = heap_allocations() + 1 - before_;
+  }
+  void interrupt() noexcept override { lane_.interrupt(); }
+
+ private:
+  tiers::ValkeyCounts counts_;
+  tiers::ValkeyLane lane_;
+  std::uint64_t n_;
+  bool and_later_;
+  std::atomic<std::uint64_t>& made_;
+  std::uint64_t before_ = 0;
+};
+
 /// What a lane does in a thread whose n-th allocation fails, or all from then on. Returns whether it made fewer.
 bool runs_without_memory(const ValkeyStoreOptions& options, std::uint64_t n, bool and_later) {
   std::array<std::byte, 64> memory = {};
-  RemotePiece piece{.address = memory.data(), .bytes = memory.size()};
-  const RemoteObject object{.ticket = 1, .key = "an object", .pieces = {&piece, 1}};
-  const std::array keys = {RemoteKey{.ticket = 2, .key = "an object"}, RemoteKey{.ticket = 3, .key = "another one"}};
-  tiers::RemoteRequests requests(options.limits);
-  for (const auto kind : {tiers::RemoteRequest::Kind::put, tiers::RemoteRequest::Kind::get})
-    REQUIRE(requests.add(kind, std::span(&object, 1)));
-  for (const auto kind : {tiers::RemoteRequest::Kind::exists, tiers::RemoteRequest::Kind::remove})
-    REQUIRE(requests.add(kind, keys));
-  tiers::ValkeyCounts counts;
-  tiers::ValkeyLane lane(options, nullptr, requests, counts);
-  std::uint64_t made = 0;
-  std::thread thread([&] {
-    const std::uint64_t before = heap_allocations();
-    fail_heap_allocation(n, and_later);
-    lane.run();
-    fail_heap_allocation(0);
-    made = heap_allocations() - before;
-  });
+  const RemotePiece piece{.address = memory.data(), .bytes = memory.size()};
+  const RemoteObject object{.ticket = 1, .key = "an-object", .pieces = {&piece, 1}};
+  const std::array keys = {RemoteKey{.ticket = 2, .key = "an-object"}, RemoteKey{.ticket = 3, .key = "another-one"}};
+  std::atomic<std::uint64_t> made = 0;
+  LaneStore store(std::make_unique<ShortLane>(options, n, and_later, made));
+  REQUIRE(store.put_from({&object, 1}));
+  REQUIRE(store.get_into({&object, 1}));
+  REQUIRE(store.exists(keys));
+  REQUIRE(store.remove(keys));
   constexpr std::size_t asked = 6;
   std::size_t answered = 0;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (answered < asked && std::chrono::steady_clock::now() < end) {
-    std::array<RemoteCompletion, asked> answers;
-    answered += requests.poll(answers);
+    std::array<Completion, asked> answers;
+    answered += store.poll(answers);
     std::this_thread::yield();
   }
-  requests.stop();
-  lane.interrupt();
-  thread.join();
   CHECK(answered == asked);
   return made < n;
 }

@@ -256,7 +256,7 @@ TEST_CASE("a server that evicts never gives a wrong object") {
     std::vector<std::byte> read(mib);
     const TransferStatus stored = put(store, key, written);
     CHECK((stored == done || stored == TransferStatus::no_room));
-    const RemoteCompletion got = get(store, key, read);
+    const Completion got = get(store, key, read);
     CHECK((got.status == done || got.status == gone || got.status == damaged));
     if (got.status == done) CHECK(read == written);
     ++(got.status == done ? whole : lost);
@@ -370,7 +370,7 @@ TEST_CASE("a server that is killed in the middle of a put has no damaged object 
     REQUIRE(store.put_from(objects));
     std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 60000)));
     server.kill();
-    const std::vector<RemoteCompletion> answers = answers_of(store, count);
+    const std::vector<Completion> answers = answers_of(store, count);
     server.start();
     CHECK(put_again(store, "after", memory[0]) == done);
     ValkeyStore reader(server.client());

@@ -26,24 +26,4 @@ ValkeyStoreStatistics ValkeyStore::valkey_statistics() const {
   return {};
 }
 
-bool ValkeyStore::do_put(std::span<const RemoteObject>) {
-  return false;
-}
-
-bool ValkeyStore::do_get(std::span<const RemoteObject>) {
-  return false;
-}
-
-bool ValkeyStore::do_exists(std::span<const RemoteKey>) {
-  return false;
-}
-
-bool ValkeyStore::do_remove(std::span<const RemoteKey>) {
-  return false;
-}
-
-std::size_t ValkeyStore::do_poll(std::span<RemoteCompletion>) {
-  return 0;
-}
-
 }  // namespace stateport

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote/valkey/valkey_lane.hpp"
 
+#include "remote/remote_request.hpp"
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -8,8 +10,6 @@
 namespace stateport::tiers {
 namespace {
 
-/// Questions and removals that share their round trips.
-constexpr std::size_t batch_requests = 64;
 constexpr std::chrono::milliseconds pause_min{100};
 constexpr std::chrono::milliseconds pause_max{5000};
 
@@ -24,12 +24,6 @@ void ValkeyCounts::tell(std::string_view why, std::string_view word) noexcept {
   } catch (const std::bad_alloc&) {
     text.clear();
   }
-}
-
-ValkeyLane::ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, RemoteRequests& requests,
-                       ValkeyCounts& counts)
-    : options_(options), tls_(tls), requests_(requests), counts_(counts) {
-  taken_.reserve(batch_requests);
 }
 
 std::string ValkeyLane::connect() {
@@ -57,47 +51,29 @@ bool ValkeyLane::is_connected_or_connects() {
   return (another_lane_connected || Clock::now() >= retry_at_) && connect().empty();
 }
 
-void ValkeyLane::run() {
-  // No bytes: one put or get at a time, so that other lanes find work.
-  while (requests_.wait_and_take(taken_, batch_requests, 0)) {
-    carry_out(taken_);
-    taken_.clear();
+void ValkeyLane::carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) {
+  const std::vector<ValkeyOutcome> outcomes = attempt(call, objects);
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    note(outcomes[i]);
+    answers[i].status = outcomes[i].status;
+    answers[i].bytes = outcomes[i].bytes;
   }
 }
 
-void ValkeyLane::carry_out(std::span<const RemoteRequest> requests) noexcept {
-  const std::vector<ValkeyOutcome> outcomes = attempt(requests);
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (!outcomes.empty()) note(outcomes[i]);
-    requests_.answer(requests[i], outcomes.empty() ? TransferStatus::failed : outcomes[i].status,
-                     outcomes.empty() ? 0 : outcomes[i].bytes);
-  }
-}
-
-std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> requests) noexcept {
+std::vector<ValkeyOutcome> ValkeyLane::attempt(RemoteCall call, std::span<const RemoteObject> objects) noexcept {
   // A connection may have been lost since its last use: then, and only then, requests are tried again on a new one. All
   // of them may be carried out twice: a put that was committed finds its own object.
   for (bool is_fresh = false; !is_fresh && !gate_.is_closed();) {
     is_fresh = !connection_;
     try {
       if (!is_connected_or_connects()) return {};
-      ValkeyObjects objects(options_, *connection_);
+      ValkeyObjects server(options_, *connection_);
       std::vector<ValkeyOutcome> outcomes;
-      switch (requests.front().kind) {
-        case RemoteRequest::Kind::put:
-          for (const RemoteRequest& request : requests)
-            outcomes.push_back(objects.put(request.key, request.pieces, request.bytes));
-          break;
-        case RemoteRequest::Kind::get:
-          for (const RemoteRequest& request : requests)
-            outcomes.push_back(objects.get(request.key, request.pieces, request.bytes));
-          break;
-        case RemoteRequest::Kind::exists:
-          outcomes = objects.exist(requests);
-          break;
-        case RemoteRequest::Kind::remove:
-          for (const RemoteRequest& request : requests) outcomes.push_back(objects.remove(request.key));
-          break;
+      if (call == RemoteCall::exists) outcomes = server.exist(objects);
+      for (const auto& [ticket, key, pieces] : objects) {
+        if (call == RemoteCall::put) outcomes.push_back(server.put(key, pieces, bytes_of(pieces)));
+        if (call == RemoteCall::get) outcomes.push_back(server.get(key, pieces, bytes_of(pieces)));
+        if (call == RemoteCall::remove) outcomes.push_back(server.remove(key));
       }
       pause_ = {};
       return outcomes;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "remote/remote_requests.hpp"
+#include <stateport/tiers/remote_store.hpp>
+
 #include "remote/valkey/valkey_connection.hpp"
 #include "remote/valkey/valkey_objects.hpp"
 
@@ -41,36 +42,32 @@ class ValkeyCounts {
   ValkeyStoreStatistics statistics_;
 };
 
-/// Carries out the requests of a queue over one connection, which it makes again when it is lost. A request for which
-/// there is no memory is answered `failed`. For one thread, but interrupt().
-class ValkeyLane {
+/// Carries out requests over one connection, which it makes again when it is lost.
+class ValkeyLane final : public RemoteLane {
  public:
   /// All outlive the lane. `tls` may be nullptr.
-  ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, RemoteRequests& requests,
-             ValkeyCounts& counts);
+  ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, ValkeyCounts& counts)
+      : options_(options), tls_(tls), counts_(counts) {}
 
   /// Connects now. Returns the error, or nothing.
   [[nodiscard]] std::string connect();
-  /// Until the queue is stopped. Needs no memory to go on.
-  void run();
-  /// Lets run() give up its work, from any thread. Attempts to connect go on until their timeout.
-  void interrupt() { gate_.close(); }
+  void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override;
+  /// Attempts to connect go on until their timeout.
+  void interrupt() noexcept override { gate_.close(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  void carry_out(std::span<const RemoteRequest> requests) noexcept;
-  [[nodiscard]] std::vector<ValkeyOutcome> attempt(std::span<const RemoteRequest> requests) noexcept;
+  /// Nothing: all have failed.
+  [[nodiscard]] std::vector<ValkeyOutcome> attempt(RemoteCall call, std::span<const RemoteObject> objects) noexcept;
   [[nodiscard]] bool is_connected_or_connects();
   void pause();
   void note(const ValkeyOutcome& outcome) noexcept;
 
   const ValkeyStoreOptions& options_;
   const ValkeyTlsContext* tls_;
-  RemoteRequests& requests_;
   ValkeyCounts& counts_;
   ConnectionGate gate_;
-  std::vector<RemoteRequest> taken_;
   std::optional<ValkeyConnection> connection_;
   std::chrono::milliseconds pause_{0};
   Clock::time_point retry_at_ = Clock::time_point::min();  ///< no attempt to connect before, ...

@@ -140,15 +140,15 @@ ValkeyOutcome ValkeyObjects::remove(std::string_view key) {
   return {.status = TransferStatus::failed, .why = refused};
 }
 
-std::vector<ValkeyOutcome> ValkeyObjects::exist(std::span<const RemoteRequest> requests) {
-  for (const RemoteRequest& request : requests) connection_.send({"GET", name_of(request.key)});
+std::vector<ValkeyOutcome> ValkeyObjects::exist(std::span<const RemoteObject> objects) {
+  for (const RemoteObject& object : objects) connection_.send({"GET", name_of(object.key)});
   std::vector<Found> found;
-  found.reserve(requests.size());
-  for (const RemoteRequest& request : requests)
-    found.push_back(read_manifest(connection_.receive({}, foreign_bytes_max), request.key));
+  found.reserve(objects.size());
+  for (const RemoteObject& object : objects)
+    found.push_back(read_manifest(connection_.receive({}, foreign_bytes_max), object.key));
   for (const Found& one : found)
     if (one.kind == Found::Kind::manifest) connection_.send({"EXISTS"}, piece_names(one.manifest));
-  std::vector<ValkeyOutcome> outcomes(requests.size(), {.status = TransferStatus::gone});
+  std::vector<ValkeyOutcome> outcomes(objects.size(), {.status = TransferStatus::gone});
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i].kind == Found::Kind::refused)
       outcomes[i] = {.status = TransferStatus::failed, .why = refused, .word = found[i].word};

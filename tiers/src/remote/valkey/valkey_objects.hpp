@@ -3,7 +3,6 @@
 
 #include <stateport/tiers/remote_store.hpp>
 
-#include "remote/remote_requests.hpp"
 #include "remote/valkey/valkey_connection.hpp"
 #include "remote/valkey/valkey_manifest.hpp"
 
@@ -37,7 +36,7 @@ class ValkeyObjects {
   [[nodiscard]] ValkeyOutcome get(std::string_view key, std::span<const RemotePiece> pieces, std::uint64_t bytes);
   [[nodiscard]] ValkeyOutcome remove(std::string_view key);
   /// [keys], in two round trips for all.
-  [[nodiscard]] std::vector<ValkeyOutcome> exist(std::span<const RemoteRequest> requests);
+  [[nodiscard]] std::vector<ValkeyOutcome> exist(std::span<const RemoteObject> objects);
 
  private:
   /// The content of a key.
