@@ -227,10 +227,9 @@ stateport_status stateport_remote_store_callbacks(const stateport_remote_callbac
   return guarded([&] {
     create(out, [&] {
       const stateport_remote_callbacks given = read_callbacks(callbacks);
-      return std::make_shared<RemoteStoreObject>(
-          [&](Object& object) {
-            return std::make_unique<CallbackStore>(object, given, limits_of(given.queue_bytes, given.queue_requests));
-          });
+      return std::make_shared<RemoteStoreObject>([&](Object& object) {
+        return std::make_unique<CallbackStore>(object, given, limits_of(given.queue_bytes, given.queue_requests));
+      });
     });
   });
 }

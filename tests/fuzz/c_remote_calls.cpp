@@ -14,8 +14,8 @@ stateport_remote_store* pick_store(World& world) {
 
 // --- A client in functions -------------------------------------------------------------------------------------------
 
-/// Does what it is asked for, as its script says, or leaves it, with a wrong size or no status. Calls must come one at a
-/// time, and none after `destroy`.
+/// Does what it is asked for, as its script says, or leaves it, with a wrong size or no status. Calls must come one at
+/// a time, and none after `destroy`.
 struct Client {
   enum Deed : std::uint8_t { silence, fail, wrong_status, wrong_bytes, deeds };
 

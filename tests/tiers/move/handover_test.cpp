@@ -184,7 +184,8 @@ TEST_CASE("every byte of a destination comes once, and what was lost or damaged 
   CHECK(to.ends.at(8).check(0, key) == damaged);
 }
 
-TEST_CASE("of ranks that hold the same, the one with the lowest number hands it over, in whatever order they are named") {
+TEST_CASE(
+    "of ranks that hold the same, the one with the lowest number hands it over, in whatever order they are named") {
   const ModelLayout layout(StateSpec::uniform(2, {}, {.shape = {12, 2, 8}}), {.axis = 1},
                            {.axis = 0, .bands = {{.extent = 12, .parts = 12}}});
   const std::vector<ReshardRank> to = {{9, {0, 2, 0, 2}}, {8, {0, 2, 1, 2}}};

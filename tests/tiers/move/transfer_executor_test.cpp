@@ -6,11 +6,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 using namespace stateport;
 using test::copy_down;
 using test::drop_from;
+using test::find_in_remote;
 using test::kv_image;
 using test::load_from;
 using test::state_image;
@@ -256,4 +258,31 @@ TEST_CASE("an event that the runtime refuses is thrown, and poll makes it up") {
   CHECK(rig.poll().empty());
   rig.lane->advance();
   CHECK(rig.poll() == Results{{1, done}});
+}
+
+TEST_CASE("finds, loads and stores wait while others fill the queue of a store that machines share") {
+  TransferRig rig(1, 0, {}, 4);
+  const ImageKey a = state_image(1), b = state_image(2);
+  rig.remote.queue_max = 1;
+  rig.compute(0, a);
+  rig.execute({find_in_remote(1, a), find_in_remote(2, b), store_to(remote, 3, a, 0)});
+  rig.lane->advance();
+  Results all;
+  // They have the one place in turn: none is refused.
+  for (int request = 0; request < 5; ++request) {
+    if (request == 1) rig.execute({load_from(remote, 4, b, 5), find_in_remote(5, a)});
+    CHECK(rig.remote.waiting() == 1);
+    rig.remote.finish(0);
+    const Results some = rig.poll();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  CHECK(rig.remote.waiting() == 0);
+  std::ranges::sort(all, {}, &TransferResult::id);
+  REQUIRE(all.size() == 5);
+  CHECK(all[0] == TransferResult{1, gone});
+  CHECK(all[1] == TransferResult{2, gone});
+  CHECK(all[2] == TransferResult{3, done});
+  CHECK(all[3] == TransferResult{4, gone});
+  CHECK((all[4].status == done || all[4].status == gone));
+  CHECK(rig.executor->in_flight() == 0);
 }

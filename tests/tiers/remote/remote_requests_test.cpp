@@ -205,10 +205,9 @@ TEST_CASE("a lane takes requests of one kind together, as far as their bytes all
   put({10});
   door.open();
   CHECK(answers_of(store, 78).size() == 78);
-  const std::vector<std::pair<RemoteCall, std::size_t>> expected = {{RemoteCall::remove, 1}, {RemoteCall::put, 2},
-                                                                    {RemoteCall::put, 1},    {RemoteCall::put, 1},
-                                                                    {RemoteCall::put, 2},    {RemoteCall::exists, 64},
-                                                                    {RemoteCall::exists, 6}, {RemoteCall::put, 1}};
+  const std::vector<std::pair<RemoteCall, std::size_t>> expected = {
+      {RemoteCall::remove, 1}, {RemoteCall::put, 2},     {RemoteCall::put, 1},    {RemoteCall::put, 1},
+      {RemoteCall::put, 2},    {RemoteCall::exists, 64}, {RemoteCall::exists, 6}, {RemoteCall::put, 1}};
   CHECK(calls == expected);
 }
 

@@ -361,8 +361,7 @@ void threads(RemoteStore& store, RemoteStore& other) {
       while (accepted && answers[at][w] == 0) {
         std::array<Completion, 2> some;
         const std::size_t taken = mine.poll(some);
-        for (std::size_t i = 0; i < taken; ++i)
-          answers[at].at(some[i].ticket) = static_cast<int>(some[i].status) + 1;
+        for (std::size_t i = 0; i < taken; ++i) answers[at].at(some[i].ticket) = static_cast<int>(some[i].status) + 1;
         std::this_thread::yield();
       }
       return answers[at][w].exchange(0) - 1;

@@ -60,7 +60,8 @@ class ImageFolder {
  private:
   void require_ours();
   void take_lock();
-  /// Writes zeros over bytes of an open file, down to the disk, where there is no hole. False: some may be as they were.
+  /// Writes zeros over bytes of an open file, down to the disk, where there is no hole. False: some may be as they
+  /// were.
   [[nodiscard]] bool overwrite(int file, const FileRange& range);
   /// The same of a whole file that has no other name.
   [[nodiscard]] bool overwrite(const std::string& name);

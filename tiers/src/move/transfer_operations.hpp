@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/host_tier.hpp>
 
@@ -16,7 +17,7 @@ namespace stateport::tiers {
 /// A transfer of a TransferExecutor that is not answered yet, or whose image is still in use.
 struct TransferOperation {
   static constexpr std::uint32_t none = UINT32_MAX;
-  enum class Phase : std::uint8_t { unused, copying, to_write, to_read, below };
+  enum class Phase : std::uint8_t { unused, copying, to_write, to_read, to_find, below };
 
   Transfer transfer;
   HostImage image;
@@ -39,6 +40,8 @@ class TransferOperations {
     std::uint32_t tail = none;
     [[nodiscard]] bool empty() const noexcept { return head == none; }
   };
+
+  Queue copying;  ///< those of that phase; marks do not decrease
 
   [[nodiscard]] TransferOperation& operator[](std::uint32_t number) noexcept { return operations_[number]; }
   [[nodiscard]] const TransferOperation& operator[](std::uint32_t number) const noexcept { return operations_[number]; }
@@ -82,6 +85,21 @@ class TransferOperations {
     queue.head = std::exchange(operations_[number].next, none);
     if (queue.empty()) queue.tail = none;
     return number;
+  }
+
+  /// Throws as StateTiers::check_invariants. Returns the length of the queue.
+  std::size_t check_queue(const Queue& queue, TransferOperation::Phase phase) const {
+    std::size_t length = 0;
+    std::uint64_t mark = 0;
+    for (std::uint32_t at = queue.head; at != none; at = operations_[at].next, ++length) {
+      const TransferOperation& operation = operations_[at];
+      require_invariant(operation.phase == phase, "StateTiers", "an operation is in a wrong queue");
+      const bool is_in_order = phase != TransferOperation::Phase::copying || operation.mark >= mark;
+      require_invariant(is_in_order, "StateTiers", "marks are out of order");
+      mark = operation.mark;
+      require_invariant((operation.next == none) == (queue.tail == at), "StateTiers", "a queue has a wrong end");
+    }
+    return length;
   }
 
  private:

@@ -91,7 +91,8 @@ std::size_t bytes_of(std::span<const RemotePiece> pieces) noexcept {
 
 class MooncakeLane final : public RemoteLane {
  public:
-  MooncakeLane(mooncake_store_t client, std::size_t replicas) : client_(client), replicas_(replicas), staging_(client) {}
+  MooncakeLane(mooncake_store_t client, std::size_t replicas)
+      : client_(client), replicas_(replicas), staging_(client) {}
 
   void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override {
     switch (call) {

@@ -43,7 +43,8 @@ class RemoteRequests {
   /// All of the batch, or none: they do not fit. Throws std::bad_alloc; nothing has changed then.
   [[nodiscard]] bool add(Batch& batch);
   std::size_t poll(std::span<Completion> completions);
-  /// Forgets all requests, as if they had failed, and answers that were not polled. Waits for the parts that lanes have.
+  /// Forgets all requests, as if they had failed, and answers that were not polled. Waits for the parts that lanes
+  /// have.
   void give_up() noexcept;
   /// As RemoteStore::stop.
   void stop() noexcept;

@@ -19,8 +19,8 @@ using tiers::SetRequest;
 
 /// Sets of one content and group stand behind each other.
 std::vector<ObjectSet> in_groups(std::vector<ObjectSet> sets) {
-  std::ranges::stable_sort(
-      sets, {}, [](const ObjectSet& set) { return std::pair(set.options().content, set.options().group); });
+  std::ranges::stable_sort(sets, {},
+                           [](const ObjectSet& set) { return std::pair(set.options().content, set.options().group); });
   return sets;
 }
 

@@ -101,8 +101,8 @@ typedef struct stateport_mooncake_options {
 /// A client of any store, in any language. put, get, exists and remove carry a batch of 1 to 64 requests out, and wait
 /// for that: a thread of the library calls them. answers[i] belongs to objects[i] or keys[i]. The function sets its
 /// status (stateport_transfer_status) and, of an object that was got, its bytes; an answer that it does not set is
-/// `failed`. Arguments were checked, and are valid during the call alone; a zero follows each key. All calls come one at
-/// a time. In a call the handle of the store itself is refused with STATEPORT_INVALID_STATE.
+/// `failed`. Arguments were checked, and are valid during the call alone; a zero follows each key. All calls come one
+/// at a time. In a call the handle of the store itself is refused with STATEPORT_INVALID_STATE.
 typedef struct stateport_remote_callbacks {
   size_t size;
   void* context;

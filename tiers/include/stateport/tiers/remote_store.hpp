@@ -85,9 +85,9 @@ class RemoteLane {
 /// Memory. Keys and lists of pieces are copied by the call. The bytes of pieces must stay as they are (put), or may
 /// hold anything (get), until the answer. A store that needs_registration() moves only bytes of registered memory.
 ///
-/// No call waits for the network but construction and destruction: requests wait in one queue, from which each lane takes
-/// them on a thread of its own. Destruction gives up requests that were not answered: each of them may have been carried
-/// out or not. It returns when the caller's memory is not touched any more.
+/// No call waits for the network but construction and destruction: requests wait in one queue, from which each lane
+/// takes them on a thread of its own. Destruction gives up requests that were not answered: each of them may have been
+/// carried out or not. It returns when the caller's memory is not touched any more.
 ///
 /// Thread-safe: any thread may call anything at any time. Which exceptions are thrown is the same for all stores; a
 /// batch that throws begins nothing. A call without memory throws std::bad_alloc; a request for which its lane has none
@@ -133,9 +133,9 @@ class RemoteStore {
   /// Throws InvalidArgument for a limit of 0.
   explicit RemoteStore(const RemoteQueueLimits& limits = {});
 
-  /// Starts a thread for each lane, with all signals blocked: those of the engine are the engine's. A lane takes requests
-  /// of one kind together, with at most `batch_bytes` of pieces unless the first one has more. Throws BackendError if a
-  /// thread cannot be started.
+  /// Starts a thread for each lane, with all signals blocked: those of the engine are the engine's. A lane takes
+  /// requests of one kind together, with at most `batch_bytes` of pieces unless the first one has more. Throws
+  /// BackendError if a thread cannot be started.
   void serve(std::vector<std::unique_ptr<RemoteLane>> lanes, std::size_t batch_bytes);
   /// In place of serve(): poll() carries requests out, in their order, until `completions` is full.
   void serve_in_poll(std::unique_ptr<RemoteLane> lane);

@@ -43,12 +43,14 @@ class ValkeyStore::Impl {
   /// On a thread whose signals are blocked: a socket that the server closes must not end the process.
   static std::string connect(ValkeyLane& lane) {
     try {
-      return std::async(std::launch::async, [&lane] {
-               sigset_t all;
-               sigfillset(&all);
-               pthread_sigmask(SIG_BLOCK, &all, nullptr);
-               return lane.connect();
-             }).get();
+      return std::async(std::launch::async,
+                        [&lane] {
+                          sigset_t all;
+                          sigfillset(&all);
+                          pthread_sigmask(SIG_BLOCK, &all, nullptr);
+                          return lane.connect();
+                        })
+          .get();
     } catch (const std::system_error& error) {
       throw BackendError("start of a thread", error.what());
     }
