@@ -313,7 +313,7 @@ def test_a_client_that_does_nothing_right_harms_nobody() -> None:
     with pytest.raises(sp.BackendError):
         store.register(memory)
     for call, arguments in ((store.put, [[memory]]), (store.get, [[memory]]), (store.exists, []), (store.remove, [])):
-        call([7], ["a"], *arguments)  # type: ignore[operator]
+        call([7], ["a"], *arguments)
         assert answers(store, 1) == {7: ("failed", 0)}
     assert not client.closed.is_set()
     store.close()

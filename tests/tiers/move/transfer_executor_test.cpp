@@ -99,6 +99,17 @@ TEST_CASE("what a drop gives up serves a later store of the plan, though it is s
   CHECK(rig.poll() == Results{{3, no_room}, {2, done}, {6, done}, {1, gone}, {4, gone}, {5, done}});
 }
 
+TEST_CASE("a store reads what a load before it in the plan writes") {
+  TransferRig rig(2);
+  const ImageKey a = state_image(1), b = state_image(2);
+  rig.compute(0, a);
+  rig.execute({store_to(host, 1, a, 0)});
+  rig.execute({load_from(host, 2, a, 4), store_to(host, 3, b, 4)});
+  rig.execute({load_from(host, 4, b, 6)});
+  rig.lane->advance();
+  CHECK(rig.of(a).holds(6, a));
+}
+
 TEST_CASE("two loads into one slot leave the later one") {
   TransferRig rig(2);
   const ImageKey a = state_image(1), b = state_image(2);
