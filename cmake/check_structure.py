@@ -4,7 +4,8 @@
 
     check_structure.py [FOLDER]
 
-  * Layers and wings: a file includes only files of its own layer or wing and of those before it in LAYERS and WINGS.
+  * Layers and wings: a file includes only files of its own layer or wing and of those before it in LAYERS, WINGS and
+    TIER_WINGS.
   * Public headers include nothing of Kokkos, CUDA or HIP, and core includes none of it anywhere.
   * No circle of includes, neither of files (a header and its source are one room) nor of folders.
   * Sizes: lines of a public header, lines of a function, methods of a class with those of its bases.
@@ -20,6 +21,8 @@ from collections import defaultdict
 LAYERS = ["core", "parts", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
 WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
+# Of private code; the public headers of tiers are few, and lie beside each other.
+TIER_WINGS = ["image", "host", "file", "remote", "move"]
 USERS = ["perf", "apps", "tests", "examples"]
 SCRIPTS = [*LAYERS, *USERS, "python", "cmake", "docs"]  # folders with files of Python
 SUFFIXES = {".hpp", ".h", ".cpp"}
@@ -269,15 +272,17 @@ class Project:
         layer = name.split("/", 1)[0]
         if layer not in LAYERS:
             return len(LAYERS), 0
-        if layer != "core":
-            return LAYERS.index(layer), 0
+        wings = {"core": WINGS, "tiers": TIER_WINGS}.get(layer, [])
         wing = Project.folder(name).split("/")[1:2]
-        return 0, WINGS.index(wing[0]) if wing and wing[0] in WINGS else len(WINGS)
+        if not wing:
+            return LAYERS.index(layer), -1
+        return LAYERS.index(layer), wings.index(wing[0]) if wing[0] in wings else len(wings)
 
     def check_order(self):
         for name in self.files:
-            if name.startswith("core/") and "/" in Project.folder(name) and self.rank(name)[1] == len(WINGS):
-                self.say(name, f"is in no wing of core: {', '.join(WINGS)}")
+            for layer, wings in (("core", WINGS), ("tiers", TIER_WINGS)):
+                if name.startswith(f"{layer}/") and "/" in Project.folder(name) and self.rank(name)[1] == len(wings):
+                    self.say(name, f"is in no wing of {layer}: {', '.join(wings)}")
         for name, include, target in self.includes():
             if VENDOR.match(include) and ("/include/" in name or name.startswith("core/")):
                 self.say(name, f"includes {include}, which engines may not have")

@@ -130,7 +130,7 @@ class Bench {
  private:
   void wait() {
     tier_.wait_idle();
-    FileCompletion answer;
+    Completion answer;
     require_true(tier_.poll({&answer, 1}) == 1 && answer.status == TransferStatus::done);
   }
 

@@ -59,7 +59,7 @@ class Bench {
 
  private:
   void take_one() {
-    RemoteCompletion answer;
+    Completion answer;
     require_true(store_.poll({&answer, 1}) == 1 && answer.status == TransferStatus::done);
   }
 
@@ -95,7 +95,7 @@ void ask_1000_in_process(benchmark::State& state) {
     names.push_back("stateport/1/0123456789abcdef/state/0/4096/fedcba9876543210/" + std::to_string(i));
   std::vector<RemoteKey> keys;
   for (std::size_t i = 0; i < count; ++i) keys.push_back({i, names[i]});
-  std::vector<RemoteCompletion> answers(count);
+  std::vector<Completion> answers(count);
   report(state, {{"ours",
                   [&](int) {
                     require_true(store.exists(keys));

@@ -105,7 +105,7 @@ class Bench {
     freeReplyObject(answer);
   }
   void take_one() {
-    RemoteCompletion answer;
+    Completion answer;
     while (store_.poll({&answer, 1}) == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
     require_true(answer.status == TransferStatus::done);
   }

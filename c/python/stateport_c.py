@@ -348,12 +348,11 @@ MooncakeOptions = struct("MooncakeOptions", local_hostname=c_char_p, metadata_se
 RemoteCallbacks = struct("RemoteCallbacks", context=c_void_p, needs_registration=FLAG,
                          register_memory=CFUNCTYPE(c_int32, c_void_p, c_size_t, c_void_p),
                          unregister_memory=CFUNCTYPE(c_int32, c_void_p, c_size_t, c_void_p),
-                         put=CFUNCTYPE(c_int32, POINTER(RemoteObject), c_size_t, c_void_p),
-                         get=CFUNCTYPE(c_int32, POINTER(RemoteObject), c_size_t, c_void_p),
-                         exists=CFUNCTYPE(c_int32, POINTER(RemoteKey), c_size_t, c_void_p),
-                         remove=CFUNCTYPE(c_int32, POINTER(RemoteKey), c_size_t, c_void_p),
-                         poll=CFUNCTYPE(c_size_t, POINTER(RemoteCompletion), c_size_t, c_void_p),
-                         destroy=CFUNCTYPE(None, c_void_p))
+                         put=CFUNCTYPE(None, POINTER(RemoteObject), c_size_t, POINTER(RemoteCompletion), c_void_p),
+                         get=CFUNCTYPE(None, POINTER(RemoteObject), c_size_t, POINTER(RemoteCompletion), c_void_p),
+                         exists=CFUNCTYPE(None, POINTER(RemoteKey), c_size_t, POINTER(RemoteCompletion), c_void_p),
+                         remove=CFUNCTYPE(None, POINTER(RemoteKey), c_size_t, POINTER(RemoteCompletion), c_void_p),
+                         destroy=CFUNCTYPE(None, c_void_p), queue_bytes=c_uint64, queue_requests=c_uint64)
 RemoteStoreInfo = struct("RemoteStoreInfo", needs_registration=FLAG, accepted_requests=c_uint64,
                          refused_requests=c_uint64, answers=c_uint64 * 7)
 ValkeyInfo = struct("ValkeyInfo", connections=c_uint64, failed_attempts=c_uint64, lost_connections=c_uint64,
@@ -362,8 +361,7 @@ SharedLayout = plain_struct("SharedLayout", layout=c_void_p, shard=Shard)
 ObjectEncoding = plain_struct("ObjectEncoding", conv=c_int32, recurrent=c_int32)
 RemoteOptions = struct("RemoteOptions", store=c_void_p, states=POINTER(SharedLayout), state_count=c_size_t,
                        kv=POINTER(SharedLayout), head_groups=c_int32, layers_per_object=c_int32,
-                       encodings=POINTER(ObjectEncoding), encoding_count=c_size_t, staging_bytes=c_uint64,
-                       transfers_max=c_size_t, queue_bytes=c_uint64, finds_max=c_size_t)
+                       encodings=POINTER(ObjectEncoding), encoding_count=c_size_t, staging_bytes=c_uint64)
 StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                            model=c_void_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,

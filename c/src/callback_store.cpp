@@ -4,24 +4,27 @@
 
 #include "remote_store_object.hpp"
 
-#include <algorithm>
+#include <memory>
+#include <vector>
 
 namespace stateport::c {
 namespace {
 
-std::vector<stateport_remote_key> to_c(std::span<const RemoteKey> keys) {
-  std::vector<stateport_remote_key> named;
-  named.reserve(keys.size());
-  for (const RemoteKey& key : keys) named.push_back({key.ticket, key.key.data(), key.key.size()});
-  return named;
+/// Of pieces that share a call.
+constexpr std::size_t batch_bytes = std::size_t{256} << 20;
+
+std::vector<stateport_remote_key> keys_of(std::span<const RemoteObject> given) {
+  std::vector<stateport_remote_key> keys;
+  keys.reserve(given.size());
+  for (const RemoteObject& object : given) keys.push_back({object.ticket, object.key.data(), object.key.size()});
+  return keys;
 }
 
 /// Objects, and the pieces that they point to.
 struct ObjectsOfC {
   explicit ObjectsOfC(std::span<const RemoteObject> given) : pieces(given.size()) {
     for (std::size_t i = 0; i < given.size(); ++i) {
-      for (const RemotePiece& piece : given[i].pieces)
-        if (piece.bytes > 0) pieces[i].push_back({piece.address, piece.bytes});
+      for (const RemotePiece& piece : given[i].pieces) pieces[i].push_back({piece.address, piece.bytes});
       objects.push_back(
           {given[i].ticket, given[i].key.data(), given[i].key.size(), pieces[i].data(), pieces[i].size()});
     }
@@ -45,7 +48,44 @@ auto CallbackStore::call(Call&& call) noexcept {
   return call();
 }
 
+class CallbackStore::Lane final : public RemoteLane {
+ public:
+  explicit Lane(CallbackStore& store) : store_(store) {}
+
+  void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override {
+    const stateport_remote_callbacks& client = store_.callbacks_;
+    std::vector<stateport_remote_completion> room;
+    room.reserve(objects.size());
+    for (const RemoteObject& object : objects) room.push_back({object.ticket, STATEPORT_TRANSFER_FAILED, 0, 0});
+    if (call == RemoteCall::put || call == RemoteCall::get) {
+      const ObjectsOfC given(objects);
+      const auto function = call == RemoteCall::put ? client.put : client.get;
+      store_.call([&] { function(given.objects.data(), given.objects.size(), room.data(), client.context); });
+    } else {
+      const std::vector<stateport_remote_key> given = keys_of(objects);
+      const auto function = call == RemoteCall::exists ? client.exists : client.remove;
+      store_.call([&] { function(given.data(), given.size(), room.data(), client.context); });
+    }
+    for (std::size_t i = 0; i < room.size(); ++i) {
+      answers[i].status = status_of(room[i].status);
+      answers[i].bytes = room[i].bytes;
+    }
+  }
+
+ private:
+  CallbackStore& store_;
+};
+
+CallbackStore::CallbackStore(Object& object, const stateport_remote_callbacks& callbacks,
+                             const RemoteQueueLimits& limits)
+    : RemoteStore(limits), object_(object), callbacks_(callbacks) {
+  std::vector<std::unique_ptr<RemoteLane>> lanes;
+  lanes.push_back(std::make_unique<Lane>(*this));
+  serve(std::move(lanes), batch_bytes);
+}
+
 CallbackStore::~CallbackStore() {
+  stop();
   if (callbacks_.destroy != nullptr) callbacks_.destroy(callbacks_.context);
 }
 
@@ -61,34 +101,6 @@ void CallbackStore::do_unregister(std::span<std::byte> memory) {
   const auto problem =
       call([&] { return callbacks_.unregister_memory(memory.data(), memory.size(), callbacks_.context); });
   if (problem != 0) throw BackendError("unregister_memory", "the store's client refuses");
-}
-
-bool CallbackStore::do_put(std::span<const RemoteObject> objects) {
-  const ObjectsOfC given(objects);
-  return call([&] { return callbacks_.put(given.objects.data(), given.objects.size(), callbacks_.context); }) != 0;
-}
-
-bool CallbackStore::do_get(std::span<const RemoteObject> objects) {
-  const ObjectsOfC given(objects);
-  return call([&] { return callbacks_.get(given.objects.data(), given.objects.size(), callbacks_.context); }) != 0;
-}
-
-bool CallbackStore::do_exists(std::span<const RemoteKey> keys) {
-  const std::vector<stateport_remote_key> given = to_c(keys);
-  return call([&] { return callbacks_.exists(given.data(), given.size(), callbacks_.context); }) != 0;
-}
-
-bool CallbackStore::do_remove(std::span<const RemoteKey> keys) {
-  const std::vector<stateport_remote_key> given = to_c(keys);
-  return call([&] { return callbacks_.remove(given.data(), given.size(), callbacks_.context); }) != 0;
-}
-
-std::size_t CallbackStore::do_poll(std::span<RemoteCompletion> completions) {
-  std::vector<stateport_remote_completion> room(completions.size());
-  const std::size_t told = call([&] { return callbacks_.poll(room.data(), room.size(), callbacks_.context); });
-  const std::size_t count = std::min(told, room.size());
-  for (std::size_t i = 0; i < count; ++i) completions[i] = {room[i].ticket, status_of(room[i].status), room[i].bytes};
-  return count;
 }
 
 }  // namespace stateport::c

@@ -178,13 +178,13 @@ stateport_status stateport_file_tier_poll(stateport_file_tier* tier, stateport_t
     const HeldFiles held(tier, "tier");
     const auto room = array(out, capacity, "out");
     std::size_t& told = checked(count, "count");
-    std::array<FileCompletion, answers_at_once> answers;
+    std::array<Completion, answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
     do {
       got = held->tier.poll(std::span(answers).first(std::min(answers.size(), room.size() - taken)));
-      for (const FileCompletion& answer : std::span(answers).first(got))
-        room[taken++] = to_c(TransferResult{answer.id, answer.status});
+      for (const Completion& answer : std::span(answers).first(got))
+        room[taken++] = to_c(TransferResult{answer.ticket, answer.status});
     } while (got > 0 && taken < room.size());
     told = taken;
   });

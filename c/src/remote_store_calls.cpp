@@ -120,7 +120,6 @@ stateport_remote_callbacks read_callbacks(const stateport_remote_callbacks* from
   is_there("get", given.get);
   is_there("exists", given.exists);
   is_there("remove", given.remove);
-  is_there("poll", given.poll);
   return given;
 }
 
@@ -228,8 +227,9 @@ stateport_status stateport_remote_store_callbacks(const stateport_remote_callbac
   return guarded([&] {
     create(out, [&] {
       const stateport_remote_callbacks given = read_callbacks(callbacks);
-      return std::make_shared<RemoteStoreObject>(
-          [&](Object& object) { return std::make_unique<CallbackStore>(object, given); });
+      return std::make_shared<RemoteStoreObject>([&](Object& object) {
+        return std::make_unique<CallbackStore>(object, given, limits_of(given.queue_bytes, given.queue_requests));
+      });
     });
   });
 }
@@ -290,7 +290,7 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
     const OwnStore own(store);
     const auto room = array(out, capacity, "out");
     std::size_t& told = checked(count, "count");
-    std::array<RemoteCompletion, remote_answers_at_once> answers;
+    std::array<Completion, remote_answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
     do {
@@ -300,7 +300,7 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
         if (taken == 0) throw;
         break;  // the others come with the next call
       }
-      for (const RemoteCompletion& answer : std::span(answers).first(got))
+      for (const Completion& answer : std::span(answers).first(got))
         room[taken++] = {answer.ticket, static_cast<std::int32_t>(answer.status), 0, answer.bytes};
     } while (got > 0 && taken < room.size());
     told = taken;

@@ -56,22 +56,19 @@ class RemoteStoreUse {
 /// A client in functions of the caller's.
 class CallbackStore final : public RemoteStore {
  public:
-  CallbackStore(Object& object, const stateport_remote_callbacks& callbacks) : object_(object), callbacks_(callbacks) {}
+  CallbackStore(Object& object, const stateport_remote_callbacks& callbacks, const RemoteQueueLimits& limits);
   ~CallbackStore() override;
 
   [[nodiscard]] bool needs_registration() const noexcept override { return callbacks_.needs_registration != 0; }
 
  private:
+  class Lane;
+
   void do_register(std::span<std::byte> memory) override;
   void do_unregister(std::span<std::byte> memory) override;
-  bool do_put(std::span<const RemoteObject> objects) override;
-  bool do_get(std::span<const RemoteObject> objects) override;
-  bool do_exists(std::span<const RemoteKey> keys) override;
-  bool do_remove(std::span<const RemoteKey> keys) override;
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
 
   template <class Call>
-  [[nodiscard]] auto call(Call&& call) noexcept;
+  auto call(Call&& call) noexcept;
 
   Object& object_;
   stateport_remote_callbacks callbacks_;

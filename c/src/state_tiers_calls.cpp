@@ -196,9 +196,6 @@ std::optional<RemoteOptions> read_remote(const stateport_state_tiers_options& op
   for (const stateport_object_encoding& encoding : array(given.encodings, given.encoding_count, "remote.encodings"))
     wanted.encodings.push_back(from_c(encoding));
   if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
-  if (given.transfers_max != 0) wanted.transfers_max = given.transfers_max;
-  if (given.queue_bytes != 0) wanted.tier.queue_bytes = given.queue_bytes;
-  if (given.finds_max != 0) wanted.tier.finds_max = given.finds_max;
   return wanted;
 }
 

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,17 +17,12 @@ class MooncakeStore(ClientStore):
     killed in a put (the master's put_start_discard_timeout_sec), puts of that key are answered done and leave nothing.
 
     client: a mooncake.store.MooncakeDistributedStore that was set up; the engine's own will do. It is not closed, but
-    memory that was registered here is unregistered at the end. queue_bytes, queue_requests: of requests that were not
-    answered. config: a ReplicateConfig for puts."""
+    memory that was registered here is unregistered at the end. config: a ReplicateConfig for puts. queue_bytes,
+    queue_requests: as of ClientStore."""
 
-    def __init__(self, client: Any, *, config: Any = None, queue_bytes: int = 1 << 30,
-                 queue_requests: int = 65536) -> None:
-        self._carrier = _Mooncake(client, config, queue_bytes, queue_requests)
-        try:
-            super().__init__(self._carrier)
-        except BaseException:
-            self._carrier.close()
-            raise
+    def __init__(self, client: Any, *, config: Any = None, queue_bytes: int = 0, queue_requests: int = 0) -> None:
+        self._carrier = _Mooncake(client, config)
+        super().__init__(self._carrier, queue_bytes=queue_bytes, queue_requests=queue_requests)
 
     @classmethod
     def connect(cls, master: str = "127.0.0.1:50051", *, local_hostname: str = "127.0.0.1",
@@ -60,24 +53,14 @@ _SMALLER_MEMORY = -600
 
 
 class _Mooncake:
-    """Calls a client of Mooncake, whose calls wait, on a thread of its own."""
+    """The calls of a store as those of a client of Mooncake."""
 
     needs_registration = True
 
-    def __init__(self, client: Any, config: Any, queue_bytes: int, queue_requests: int) -> None:
-        for name, limit in (("queue_bytes", queue_bytes), ("queue_requests", queue_requests)):
-            if not isinstance(limit, int) or limit < 1:
-                raise InvalidArgument(f"{name} is {limit!r}, and must be at least 1")
+    def __init__(self, client: Any, config: Any) -> None:
         self._client, self._config = client, () if config is None else (config,)
-        self._free_bytes, self._free_requests = queue_bytes, queue_requests
-        self._changed = threading.Condition()
-        self._waiting: collections.deque[tuple[str, list[RemoteRequest]]] = collections.deque()
-        self._answers: collections.deque[tuple[int, str, int]] = collections.deque()
-        self._stopping = False
         self._registered: set[int] = set()
         self.owns_client = False
-        self._thread = threading.Thread(target=self._run, name="stateport-mooncake", daemon=True)
-        self._thread.start()
 
     def register(self, address: int, size: int) -> None:
         self._require(self._client.register_buffer(address, size))
@@ -92,74 +75,32 @@ class _Mooncake:
         if code:
             raise BackendError(f"Mooncake answers {code}")
 
-    def put(self, requests: list[RemoteRequest]) -> bool:
-        return self._add("put", requests)
-
-    def get(self, requests: list[RemoteRequest]) -> bool:
-        return self._add("get", requests)
-
-    def exists(self, requests: list[RemoteRequest]) -> bool:
-        return self._add("exists", requests)
-
-    def remove(self, requests: list[RemoteRequest]) -> bool:
-        return self._add("remove", requests)
-
-    def _add(self, kind: str, requests: list[RemoteRequest]) -> bool:
-        size = sum(_size(request) for request in requests)
-        with self._changed:
-            if size > self._free_bytes or len(requests) > self._free_requests:
-                return False
-            self._free_bytes -= size
-            self._free_requests -= len(requests)
-            self._waiting.append((kind, requests))
-            self._changed.notify()
-        return True
-
-    def poll(self, capacity: int) -> list[tuple[int, str, int]]:
-        with self._changed:
-            answers = [self._answers.popleft() for _ in range(min(capacity, len(self._answers)))]
-            self._free_requests += len(answers)
-        return answers
-
     def close(self) -> None:
-        with self._changed:
-            self._stopping = True
-            self._waiting.clear()
-            self._changed.notify()
-        self._thread.join()
         for address in self._registered:
             with contextlib.suppress(Exception):
                 self._client.unregister_buffer(address)
         if self.owns_client:
             self._client.close()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._waiting)
-                if self._stopping:
-                    return
-                kind, requests = self._waiting.popleft()
-            try:
-                outcomes = list(getattr(self, f"_{kind}_now")(requests))
-            except Exception:
-                outcomes = [("failed", 0)] * len(requests)
-            with self._changed:
-                for request, (status, size) in zip(requests, outcomes, strict=True):
-                    self._answers.append((request.ticket, status, size if status == "done" else 0))
-                    self._free_bytes += _size(request)
+    def put(self, requests: list[RemoteRequest]) -> Iterator[str]:
+        for code in self._move("put_from", requests, *self._config):
+            yield _MOONCAKE_STATUSES.get(code, "failed")
 
-    def _put_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
-        codes = self._move("put_from", requests, *self._config)
-        for request, code in zip(requests, codes, strict=True):
-            yield _MOONCAKE_STATUSES.get(code, "failed"), _size(request)
-
-    def _get_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
+    def get(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
         for request, code in zip(requests, self._move("get_into", requests), strict=True):
             if code == _SMALLER_MEMORY and self._client.get_size(request.key) > _size(request):
                 yield "foreign_layout", 0
             else:
                 yield ("done", code) if code > 0 else (_MOONCAKE_STATUSES.get(code or -1, "failed"), 0)
+
+    def exists(self, requests: list[RemoteRequest]) -> Iterator[str]:
+        codes = self._client.batch_is_exist([request.key for request in requests])
+        for _, code in zip(requests, codes, strict=True):
+            yield {1: "done", 0: "gone"}.get(code, "failed")
+
+    def remove(self, requests: list[RemoteRequest]) -> Iterator[str]:
+        for request in requests:
+            yield _MOONCAKE_STATUSES.get(self._client.remove(request.key, True), "failed")
 
     def _move(self, call: str, requests: list[RemoteRequest], *config: Any) -> list[int]:
         """Objects in one piece go by one call, the others by another."""
@@ -179,15 +120,6 @@ class _Mooncake:
             for i, code in zip(chosen, answers, strict=True):
                 codes[i] = code
         return codes
-
-    def _exists_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
-        codes = self._client.batch_is_exist([request.key for request in requests])
-        for _, code in zip(requests, codes, strict=True):
-            yield {1: "done", 0: "gone"}.get(code, "failed"), 0
-
-    def _remove_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
-        for request in requests:
-            yield _MOONCAKE_STATUSES.get(self._client.remove(request.key, True), "failed"), 0
 
 
 def _size(request: RemoteRequest) -> int:

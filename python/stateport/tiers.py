@@ -58,9 +58,8 @@ class RemoteOptions:
     store: used by no one else while the tiers exist, and without requests that are not answered. states: one for
     each store of states. kv: of a block. head_groups: a multiple of every tensor-parallel size in use.
     layers_per_object: pipeline stages begin at multiples of it; 0: all layers. encodings: of states; the first is
-    written, all are read. staging_bytes: host memory for objects on their way. staging_bytes, transfers_max,
-    queue_bytes, finds_max: 0: 256 MiB, 4,096, 256 MiB and 65,536. Grid and model are equal for all that share the
-    store."""
+    written, all are read. staging_bytes: host memory for objects on their way; 0: 256 MiB. Grid and model are equal for
+    all that share the store."""
 
     store: RemoteStore
     states: Sequence[SharedLayout] = ()
@@ -69,9 +68,6 @@ class RemoteOptions:
     layers_per_object: int = 0
     encodings: Sequence[ObjectEncoding] = (ObjectEncoding(),)
     staging_bytes: int = 0
-    transfers_max: int = 0
-    queue_bytes: int = 0
-    finds_max: int = 0
 
     def _struct(self) -> Any:
         states = (_c.SharedLayout * len(self.states))(*(
@@ -84,8 +80,7 @@ class RemoteOptions:
         return _c.RemoteOptions(
             store=_library.handle_of("remote.store", self.store, RemoteStore), states=states, state_count=len(states),
             kv=kv, head_groups=self.head_groups, layers_per_object=self.layers_per_object, encodings=encodings,
-            encoding_count=len(encodings), staging_bytes=self.staging_bytes, transfers_max=self.transfers_max,
-            queue_bytes=self.queue_bytes, finds_max=self.finds_max)
+            encoding_count=len(encodings), staging_bytes=self.staging_bytes)
 
 
 @dataclasses.dataclass(frozen=True)

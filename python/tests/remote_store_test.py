@@ -276,11 +276,8 @@ def test_pieces_go_without_a_copy() -> None:
         assert client.calls == {"put": 1, "put in pieces": 1}
 
 
-FAILED = sp.TRANSFER_STATUSES.index("failed")
-
-
 class EndlessClient:
-    """Answers nothing."""
+    """Does nothing right."""
 
     needs_registration = False
 
@@ -292,21 +289,18 @@ class EndlessClient:
 
     def unregister(self, address: int, size: int) -> None: ...
 
-    def put(self, requests: list[sp.RemoteRequest]) -> bool:
+    def put(self, requests: list[sp.RemoteRequest]) -> list[str]:
         raise ValueError("no")
 
-    def get(self, requests: list[sp.RemoteRequest]) -> bool:
-        return False
+    def get(self, requests: list[sp.RemoteRequest]) -> list[tuple[str, int]]:
+        return []
 
-    def exists(self, requests: list[sp.RemoteRequest]) -> bool:
-        assert requests == [sp.RemoteRequest(7, "a")]
-        return True
+    def exists(self, requests: list[sp.RemoteRequest]) -> Any:
+        assert requests == [sp.RemoteRequest("a")]
+        return ["no such status"]
 
-    def remove(self, requests: list[sp.RemoteRequest]) -> bool:
-        return True
-
-    def poll(self, capacity: int) -> list[tuple[int, str, int]]:
-        return [(1, "no such status", 0)]
+    def remove(self, requests: list[sp.RemoteRequest]) -> list[str]:
+        return ["done"] * (len(requests) + 1)
 
     def close(self) -> None:
         self.closed.set()
@@ -318,76 +312,68 @@ def test_a_client_that_does_nothing_right_does_no_harm() -> None:
     memory = np.zeros(10, np.uint8)
     with pytest.raises(sp.BackendError):
         store.register(memory)
-    for call in (store.put, store.get):
-        with pytest.raises(sp.NoCapacity):
-            call([1], ["a"], [memory])
-    store.exists([7], ["a"])
-    assert store.poll(1).tolist() == [(1, FAILED, 0, 0)]  # of no request, and of no status that there is
+    for call, arguments in ((store.put, [[memory]]), (store.get, [[memory]]), (store.exists, []), (store.remove, [])):
+        call([7], ["a"], *arguments)
+        assert answers(store, 1) == {7: ("failed", 0)}
     assert not client.closed.is_set()
     store.close()
     assert client.closed.is_set()
 
 
 class TellingClient(EndlessClient):
-    """poll answers `told`."""
+    """Answers `told`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: Any = []
 
-    def exists(self, requests: list[sp.RemoteRequest]) -> bool:
-        return True
+    def get(self, requests: list[sp.RemoteRequest]) -> Any:
+        return self.told
 
-    def poll(self, capacity: int) -> Any:
-        told, self.told = self.told, []
-        return told
+    exists = get
 
 
-DONE, GONE = sp.TRANSFER_STATUSES.index("done"), sp.TRANSFER_STATUSES.index("gone")
-
-
-@pytest.mark.parametrize(("told", "rows"), [
-    ([(1, "done")], [(1, FAILED, 0, 0)]),
-    ([(1, "done", 5, 5)], [(1, FAILED, 0, 0)]),
-    ([(1, "done", None)], [(1, FAILED, 0, 0)]),
-    ([(1, "done", -8)], [(1, FAILED, 0, 0)]),
-    ([(1, "done", 1 << 70)], [(1, FAILED, 0, 0)]),
-    ([(1, "done", 5.0)], [(1, FAILED, 0, 0)]),
-    ([(1, ["done"], 5)], [(1, FAILED, 0, 0)]),
-    ([(1, None, 5), (2, "done", 5)], [(1, FAILED, 0, 0), (2, DONE, 0, 5)]),
-    ([None, (2, "done", 5)], [(2, DONE, 0, 5)]),
-    ([(-1, "done", 5), ("1", "done", 5), (1 << 64, "done", 5), (2, "gone", 0)], [(2, GONE, 0, 0)]),
-    (None, []),
+@pytest.mark.parametrize(("told", "found"), [
+    ([("done",), ("done", 5)], [("failed", 0), ("done", 5)]),
+    ([("done", 5, 5), ("done", 0)], [("failed", 0), ("done", 0)]),
+    ([("done", None), ("gone", None)], [("failed", 0), ("gone", 0)]),
+    ([("done", -8), ("gone", 7)], [("failed", 0), ("gone", 0)]),
+    ([("done", 1 << 70), ("done", 5)], [("failed", 0), ("done", 5)]),
+    ([("done", 5.0), ("done", np.int64(3))], [("failed", 0), ("done", 3)]),
+    ([(["done"], 5), ("done", 5)], [("failed", 0), ("done", 5)]),
+    ([None, "done"], [("failed", 0), ("failed", 0)]),
+    ([("done", 5)], [("failed", 0), ("failed", 0)]),
+    ([("done", 5)] * 3, [("failed", 0), ("failed", 0)]),
+    (None, [("failed", 0), ("failed", 0)]),
 ])
 def test_an_answer_that_is_none_fails_its_request_and_is_logged(
-        told: Any, rows: list[tuple[int, int, int, int]], caplog: pytest.LogCaptureFixture) -> None:
+        told: Any, found: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
     client = TellingClient()
     with sp.ClientStore(client) as store:
-        store.exists([1, 2], ["a", "b"])
         for _ in range(2):
             client.told = told
-            assert store.poll(8).tolist() == rows
+            memory = np.zeros(10, np.uint8)
+            store.get([1, 2], ["a", "b"], [memory, memory])
+            assert answers(store, 2) == dict(zip((1, 2), found, strict=True))
         mistakes = [record.getMessage() for record in caplog.records if record.name == "stateport.client_store"]
-        assert len(mistakes) == 1 and mistakes[0].startswith("client TellingClient: poll ")
+        assert len(mistakes) == 1 and mistakes[0].startswith("client TellingClient: get ")
 
 
-def test_any_iterable_answers_and_none_is_lost_above_the_capacity(caplog: pytest.LogCaptureFixture) -> None:
+def test_any_iterable_answers(caplog: pytest.LogCaptureFixture) -> None:
     client = TellingClient()
     with sp.ClientStore(client) as store:
-        client.told = ((ticket, "gone", None) for ticket in range(5))
-        assert store.poll(2)["ticket"].tolist() == [0, 1]
-        assert store.poll(2)["ticket"].tolist() == [2, 3]
-        assert store.poll(2)["ticket"].tolist() == [4]
-        assert not len(store.poll(2))
+        client.told = (status for status in ("gone", "done", "no_room"))
+        store.exists([1, 2, 3], ["a", "b", "c"])
+        assert answers(store, 3) == {1: ("gone", 0), 2: ("done", 0), 3: ("no_room", 0)}
 
         def breaks() -> Any:
-            yield (7, "done", np.int64(3))
+            yield "done"
             raise TimeoutError("no answer in time")
 
         client.told = breaks()
-        assert not len(store.poll(2))
-        assert store.poll(2).tolist() == [(7, DONE, 0, 3)]
-    assert "poll raised TimeoutError: no answer in time" in caplog.text
+        store.exists([1], ["a"])
+        assert answers(store, 1) == {1: ("failed", 0)}
+    assert "exists raised TimeoutError: no answer in time" in caplog.text
 
 
 class Interrupted(BaseException):
@@ -397,7 +383,7 @@ class Interrupted(BaseException):
 class InterruptedClient(EndlessClient):
     def __init__(self) -> None:
         super().__init__()
-        for name in ("register", "put", "get", "remove", "poll", "close"):
+        for name in ("register", "put", "get", "exists", "remove", "close"):
             setattr(self, name, self._raise)
 
     def _raise(self, *_: Any) -> Any:
@@ -409,13 +395,9 @@ def test_no_exception_of_a_client_becomes_an_answer() -> None:
     store, memory = sp.ClientStore(InterruptedClient()), np.zeros(10, np.uint8)
     with pytest.raises(sp.BackendError):
         store.register(memory)
-    for use in (lambda: store.put([1], ["a"], [memory]), lambda: store.get([1], ["a"], [memory]),
-                lambda: store.remove([1], ["a"])):
-        with pytest.raises(sp.NoCapacity):
-            use()
-    store.exists([7], ["a"])
-    assert not len(store.poll())
-    assert sum(store.info()["answers"].values()) == 0
+    store.put([1], ["a"], [memory])
+    store.remove([2], ["a"])
+    assert answers(store, 2) == {1: ("failed", 0), 2: ("failed", 0)}
     store.close()
 
 

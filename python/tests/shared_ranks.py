@@ -65,7 +65,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
-        self._answers: list[tuple[int, str, int]] = []
 
     def register(self, address: int, size: int) -> None: ...
 
@@ -73,16 +72,14 @@ class Recorder:
 
     def close(self) -> None: ...
 
-    def exists(self, requests: list[Any]) -> bool:
+    def exists(self, requests: list[Any]) -> list[str]:
         self.keys += [request.key for request in requests]
-        self._answers += [(request.ticket, "gone", 0) for request in requests]
-        return True
+        return ["gone"] * len(requests)
 
-    put = get = remove = exists
+    put = remove = exists
 
-    def poll(self, capacity: int) -> list[tuple[int, str, int]]:
-        answers, self._answers = self._answers[:capacity], self._answers[capacity:]
-        return answers
+    def get(self, requests: list[Any]) -> list[tuple[str, int]]:
+        return [(status, 0) for status in self.exists(requests)]
 
 
 class Rank:

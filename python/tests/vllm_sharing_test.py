@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,8 +43,6 @@ class SlowClient:
         self.status: str | None = "done"
         self.finds = 0
         self._objects: dict[str, bytes] = {}
-        self._answers: list[tuple[int, str, int]] = []
-        self._asked: list[RemoteRequest] = []
 
     def register(self, address: int, size: int) -> None:
         pass
@@ -51,32 +50,24 @@ class SlowClient:
     def unregister(self, address: int, size: int) -> None:
         pass
 
-    def put(self, requests: list[RemoteRequest]) -> bool:
+    def put(self, requests: list[RemoteRequest]) -> list[str]:
         for one in requests:
             self._objects[one.key] = b"".join(ctypes.string_at(*piece) for piece in one.pieces)
-            self._answers.append((one.ticket, "done", sum(size for _, size in one.pieces)))
-        return True
+        return ["done"] * len(requests)
 
-    def get(self, requests: list[RemoteRequest]) -> bool:
-        self._answers += [(one.ticket, "gone", 0) for one in requests]
-        return True
+    def get(self, requests: list[RemoteRequest]) -> list[tuple[str, int]]:
+        return [("gone", 0)] * len(requests)
 
-    def exists(self, requests: list[RemoteRequest]) -> bool:
+    def exists(self, requests: list[RemoteRequest]) -> list[str]:
         self.finds += len(requests)
-        self._asked += requests
-        return True
+        until = time.monotonic() + 30
+        while self.status is None and time.monotonic() < until:
+            time.sleep(0.0005)
+        return ["failed" if self.status == "failed" else "done" if one.key in self._objects else "gone"
+                for one in requests]
 
-    def remove(self, requests: list[RemoteRequest]) -> bool:
-        self._answers += [(one.ticket, "gone", 0) for one in requests]
-        return True
-
-    def poll(self, capacity: int) -> list[tuple[int, str, int]]:
-        if self.status is not None:
-            self._answers += [(one.ticket, "failed" if self.status == "failed" else
-                               "done" if one.key in self._objects else "gone", 0) for one in self._asked]
-            self._asked = []
-        taken, self._answers = self._answers[:capacity], self._answers[capacity:]
-        return taken
+    def remove(self, requests: list[RemoteRequest]) -> list[str]:
+        return ["gone"] * len(requests)
 
     def close(self) -> None:
         pass

@@ -28,11 +28,11 @@ static stateport_remote_object object_of(uint64_t ticket, const char* key, const
       .ticket = ticket, .key = key, .key_bytes = strlen(key), .pieces = pieces, .piece_count = count};
 }
 
-/// The only answer there is.
+/// The only answer there is, which may take its time.
 static void check_answer(stateport_remote_store* store, uint64_t ticket, int32_t status, uint64_t bytes) {
   stateport_remote_completion out[answers_max];
-  size_t count = 99;
-  CHECK_OK(stateport_remote_store_poll(store, out, answers_max, &count));
+  size_t count = 0;
+  while (count == 0) CHECK_OK(stateport_remote_store_poll(store, out, answers_max, &count));
   CHECK(count == 1 && out[0].ticket == ticket && out[0].status == status && out[0].bytes == bytes &&
         out[0].reserved == 0);
   CHECK_OK(stateport_remote_store_poll(store, NULL, 0, &count));
@@ -76,48 +76,56 @@ typedef struct Client {
   stateport_remote_store* self;
   int calls;
   int registered;
-  int is_full;
+  int refuses;
   int32_t status;  ///< of every answer, if not 0
-  size_t extra;    ///< answers that poll reports beyond those that it wrote
   int ends;
 } Client;
 
 static int32_t client_register(void* where, size_t bytes, void* context) {
   Client* const client = context;
   client->registered += where != NULL && bytes > 0 ? 1 : 0;
-  return client->is_full;
+  return client->refuses;
 }
 static int32_t client_unregister(void* where, size_t bytes, void* context) {
   ((Client*)context)->registered -= where != NULL && bytes > 0 ? 1 : 0;
   return 0;
 }
-static int32_t accept(Client* client, stateport_status status) {
+/// Waits for the answers of the other store.
+static void wait_for(Client* client, size_t count, stateport_remote_completion* answers) {
   ++client->calls;
-  return client->is_full == 0 && status == STATEPORT_OK;
-}
-static int32_t client_put(const stateport_remote_object* objects, size_t count, void* context) {
-  Client* const client = context;
-  if (client->is_full != 0) return 0;
   size_t taken = 9;
   CHECK_REFUSED(stateport_remote_store_poll(client->self, NULL, 0, &taken), STATEPORT_INVALID_STATE, "callback");
-  return accept(client, stateport_remote_store_put(client->store, objects, count));
-}
-static int32_t client_get(const stateport_remote_object* objects, size_t count, void* context) {
-  return accept(context, stateport_remote_store_get(((Client*)context)->store, objects, count));
-}
-static int32_t client_exists(const stateport_remote_key* keys, size_t count, void* context) {
-  return accept(context, stateport_remote_store_exists(((Client*)context)->store, keys, count));
-}
-static int32_t client_remove(const stateport_remote_key* keys, size_t count, void* context) {
-  return accept(context, stateport_remote_store_remove(((Client*)context)->store, keys, count));
-}
-static size_t client_poll(stateport_remote_completion* out, size_t capacity, void* context) {
-  Client* const client = context;
-  size_t count = 0;
-  CHECK_OK(stateport_remote_store_poll(client->store, out, capacity, &count));
+  for (size_t done = 0; done < count; done += taken)
+    CHECK_OK(stateport_remote_store_poll(client->store, answers + done, count - done, &taken));
   for (size_t i = 0; i < count; ++i)
-    if (client->status != 0) out[i].status = client->status;
-  return count == 0 ? 0 : count + client->extra;
+    if (client->status != 0) answers[i].status = client->status;
+}
+static void client_put(const stateport_remote_object* objects, size_t count, stateport_remote_completion* answers,
+                       void* context) {
+  CHECK(answers[0].status == STATEPORT_TRANSFER_FAILED && answers[0].ticket == objects[0].ticket);
+  CHECK_OK(stateport_remote_store_put(((Client*)context)->store, objects, count));
+  wait_for(context, count, answers);
+}
+static void client_get(const stateport_remote_object* objects, size_t count, stateport_remote_completion* answers,
+                       void* context) {
+  CHECK_OK(stateport_remote_store_get(((Client*)context)->store, objects, count));
+  wait_for(context, count, answers);
+}
+static void client_exists(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers,
+                          void* context) {
+  CHECK(keys[0].key[keys[0].key_bytes] == '\0');
+  CHECK_OK(stateport_remote_store_exists(((Client*)context)->store, keys, count));
+  wait_for(context, count, answers);
+}
+static void client_remove(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers,
+                          void* context) {
+  CHECK_OK(stateport_remote_store_remove(((Client*)context)->store, keys, count));
+  wait_for(context, count, answers);
+}
+static void answer_nothing(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers,
+                           void* context) {
+  CHECK(keys != NULL && answers != NULL);
+  ((Client*)context)->calls += (int)count;
 }
 static void client_destroy(void* context) {
   ++((Client*)context)->ends;
@@ -132,8 +140,9 @@ static stateport_remote_callbacks functions_of(Client* client) {
                                       .get = client_get,
                                       .exists = client_exists,
                                       .remove = client_remove,
-                                      .poll = client_poll,
-                                      .destroy = client_destroy};
+                                      .destroy = client_destroy,
+                                      .queue_bytes = 2 * object_bytes,
+                                      .queue_requests = 3};
 }
 
 static void test_callbacks(stateport_remote_objects* objects) {
@@ -146,25 +155,27 @@ static void test_callbacks(stateport_remote_objects* objects) {
   CHECK(client.registered == 1);
   CHECK_OK(stateport_remote_store_unregister(client.self, memory, sizeof memory));
   CHECK(client.registered == 0);
-  // A full queue, and an end that fails.
-  client.is_full = 1;
-  const stateport_remote_piece piece = {memory, sizeof memory};
-  const stateport_remote_object object = object_of(1, "another", &piece, 1);
-  CHECK_REFUSED(stateport_remote_store_put(client.self, &object, 1), STATEPORT_NO_CAPACITY, "queue");
+  client.refuses = 1;
   CHECK_REFUSED(stateport_remote_store_register(client.self, memory, 10), STATEPORT_BACKEND_ERROR, "register_memory");
-  client.is_full = 0;
+  // A full queue.
+  const stateport_remote_piece piece = {memory, sizeof memory};
+  stateport_remote_object many[3];
+  for (size_t i = 0; i < 3; ++i) many[i] = object_of(i, "another", &piece, 1);
+  CHECK_REFUSED(stateport_remote_store_put(client.self, many, 3), STATEPORT_NO_CAPACITY, "queue");
   // Answers that are none.
-  client.status = 77;
-  client.extra = 1000;
-  stateport_remote_completion out[1];
-  size_t count = 0;
   const stateport_remote_key named = key_of(9, "another");
+  client.status = 77;
   CHECK_OK(stateport_remote_store_exists(client.self, &named, 1));
-  CHECK_OK(stateport_remote_store_poll(client.self, out, 1, &count));
-  CHECK(count == 1 && out[0].ticket == 9 && out[0].status == STATEPORT_TRANSFER_FAILED);
+  check_answer(client.self, 9, STATEPORT_TRANSFER_FAILED, 0);
   CHECK(client.ends == 0);
   CHECK_OK(stateport_remote_store_destroy(client.self));
   CHECK(client.ends == 1);
+  stateport_remote_callbacks silent = functions;
+  silent.exists = answer_nothing;
+  CHECK_OK(stateport_remote_store_callbacks(&silent, &client.self));
+  CHECK_OK(stateport_remote_store_exists(client.self, &named, 1));
+  check_answer(client.self, 9, STATEPORT_TRANSFER_FAILED, 0);
+  CHECK_OK(stateport_remote_store_destroy(client.self));
   CHECK_OK(stateport_remote_store_destroy(client.store));
 }
 
@@ -234,45 +245,32 @@ static void refuse_options(void) {
   CHECK_REFUSED(stateport_remote_store_mooncake(&mooncake, &store), STATEPORT_INVALID_ARGUMENT, "master");
   Client client = {0};
   stateport_remote_callbacks functions = functions_of(&client);
-  functions.poll = NULL;
-  CHECK_REFUSED(stateport_remote_store_callbacks(&functions, &store), STATEPORT_INVALID_ARGUMENT, "poll");
+  functions.remove = NULL;
+  CHECK_REFUSED(stateport_remote_store_callbacks(&functions, &store), STATEPORT_INVALID_ARGUMENT, "remove");
   CHECK_REFUSED(stateport_remote_store_callbacks(NULL, &store), STATEPORT_INVALID_ARGUMENT, "callbacks");
   CHECK(store == NULL && client.ends == 0);
 }
 
 #ifdef STATEPORT_TEST_MEMORY
 /// Answers that nothing is there, and allocates nothing.
-static int32_t ask_nobody(const stateport_remote_key* keys, size_t count, void* context) {
-  ((Client*)context)->extra += count;
-  return keys[0].ticket == 7;
-}
-static size_t answer_gone(stateport_remote_completion* out, size_t capacity, void* context) {
-  Client* const client = context;
-  size_t count = 0;
-  for (; count < capacity && client->extra > 0; --client->extra)
-    out[count++] = (stateport_remote_completion){.ticket = 7, .status = STATEPORT_TRANSFER_GONE};
-  return count;
+static void answer_gone(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers,
+                        void* context) {
+  CHECK(keys != NULL && context != NULL);
+  for (size_t i = 0; i < count; ++i) answers[i].status = STATEPORT_TRANSFER_GONE;
 }
 
 /// A store that was not made has not ended, and no answer is lost.
 void test_remote_store_without_memory(void) {
   Client client = {0};
   stateport_remote_callbacks functions = functions_of(&client);
-  functions.exists = ask_nobody;
-  functions.poll = answer_gone;
+  functions.exists = answer_gone;
   CHECK_OK(stateport_remote_store_callbacks(&functions, &client.self));
   CHECK(client.ends == 0);
   const stateport_remote_key named = key_of(7, "absent");
-  for (int asked = 0; asked < 3; ++asked) CHECK_OK(stateport_remote_store_exists(client.self, &named, 1));
-  size_t answered = 0;
-  for (int polls = 0; polls < 5; ++polls) {
-    stateport_remote_completion out[answers_max];
-    size_t count = 0;
-    CHECK_OK(stateport_remote_store_poll(client.self, out, answers_max, &count));
-    answered += count;
-    if (count > 0) CHECK(out[0].ticket == 7 && out[0].status == STATEPORT_TRANSFER_GONE);
+  for (int asked = 0; asked < 3; ++asked) {
+    CHECK_OK(stateport_remote_store_exists(client.self, &named, 1));
+    check_answer(client.self, 7, STATEPORT_TRANSFER_GONE, 0);
   }
-  CHECK(answered == 3);
   CHECK_OK(stateport_remote_store_destroy(client.self));
   CHECK(client.ends == 1);
 }

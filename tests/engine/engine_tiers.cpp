@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_tiers.hpp"
 
-#include "make_state_tiers.hpp"
+#include "move/make_state_tiers.hpp"
 #include "state_stores.hpp"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
-#include "copy_lane.hpp"
+#include "move/copy_lane.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 
 namespace stateport::fuzz {
 namespace {
@@ -15,10 +14,10 @@ stateport_remote_store* pick_store(World& world) {
 
 // --- A client in functions -------------------------------------------------------------------------------------------
 
-/// Answers its calls as its script says: at once or later, or not at all, with a wrong size or no status. Calls must
-/// come one at a time, and none after `destroy`.
+/// Carries its calls out as its script says, or leaves them, with a wrong size or no status. Calls must come one at a
+/// time, and none after `destroy`.
 struct Client {
-  enum Deed : std::uint8_t { refuse, fail, wrong_status, wrong_bytes, later, deeds };
+  enum Deed : std::uint8_t { silence, fail, wrong_status, wrong_bytes, deeds };
 
   explicit Client(World& world) {
     for (std::uint8_t& deed : script) deed = world.input.take();
@@ -31,7 +30,6 @@ struct Client {
   std::array<std::uint8_t, 8> script = {};
   std::size_t at = 0;
   std::map<std::string, std::vector<std::byte>> objects;
-  std::deque<stateport_remote_completion> answers;
   std::atomic<bool> busy = false;
   bool ended = false;
 };
@@ -52,37 +50,41 @@ class Turn {
   Client& client_;
 };
 
-void answer(Client& client, Client::Deed deed, stateport_remote_completion completion) {
-  if (deed == Client::fail) completion.status = STATEPORT_TRANSFER_FAILED;
-  if (deed == Client::wrong_status) completion.status = client.script[0] % 2 == 0 ? -1 : 77;
-  if (deed == Client::wrong_bytes) completion.bytes = client.script[1] % 2 == 0 ? UINT64_MAX : completion.bytes + 1;
-  client.answers.push_back(completion);
+void answer(const Client& client, Client::Deed deed, stateport_remote_completion& to, std::int32_t status,
+            std::uint64_t bytes) {
+  if (deed == Client::silence) return;
+  to.status = status;
+  to.bytes = bytes;
+  if (deed == Client::fail) to.status = STATEPORT_TRANSFER_FAILED;
+  if (deed == Client::wrong_status) to.status = client.script[0] % 2 == 0 ? -1 : 77;
+  if (deed == Client::wrong_bytes) to.bytes = client.script[1] % 2 == 0 ? UINT64_MAX : bytes + 1;
 }
 
-std::int32_t client_put(const stateport_remote_object* objects, std::size_t count, void* context) {
+void client_put(const stateport_remote_object* objects, std::size_t count, stateport_remote_completion* answers,
+                void* context) {
   const Turn client(context);
   const Client::Deed deed = client->next();
-  if (deed == Client::refuse) return 0;
-  for (const stateport_remote_object& object : std::span(objects, count)) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const stateport_remote_object& object = objects[i];
     std::vector<std::byte> bytes;
     for (const stateport_remote_piece& piece : std::span(object.pieces, object.piece_count))
       bytes.insert(bytes.end(), static_cast<std::byte*>(piece.address),
                    static_cast<std::byte*>(piece.address) + piece.bytes);
     const std::uint64_t size = bytes.size();
     client->objects.try_emplace(std::string(object.key, object.key_bytes), std::move(bytes));
-    answer(*client, deed, {object.ticket, STATEPORT_TRANSFER_DONE, 0, size});
+    answer(*client, deed, answers[i], STATEPORT_TRANSFER_DONE, size);
   }
-  return 1;
 }
 
-std::int32_t client_get(const stateport_remote_object* objects, std::size_t count, void* context) {
+void client_get(const stateport_remote_object* objects, std::size_t count, stateport_remote_completion* answers,
+                void* context) {
   const Turn client(context);
   const Client::Deed deed = client->next();
-  if (deed == Client::refuse) return 0;
-  for (const stateport_remote_object& object : std::span(objects, count)) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const stateport_remote_object& object = objects[i];
     const auto found = client->objects.find(std::string(object.key, object.key_bytes));
     if (found == client->objects.end()) {
-      answer(*client, deed, {object.ticket, STATEPORT_TRANSFER_GONE, 0, 0});
+      answer(*client, deed, answers[i], STATEPORT_TRANSFER_GONE, 0);
       continue;
     }
     std::span<const std::byte> bytes = found->second;
@@ -91,35 +93,21 @@ std::int32_t client_get(const stateport_remote_object* objects, std::size_t coun
       if (part > 0) std::memcpy(piece.address, bytes.data(), part);
       bytes = bytes.subspan(part);
     }
-    answer(*client, deed,
-           {object.ticket, bytes.empty() ? STATEPORT_TRANSFER_DONE : STATEPORT_TRANSFER_FOREIGN_LAYOUT, 0,
-            found->second.size()});
+    answer(*client, deed, answers[i], bytes.empty() ? STATEPORT_TRANSFER_DONE : STATEPORT_TRANSFER_FOREIGN_LAYOUT,
+           found->second.size());
   }
-  return 1;
 }
 
 template <bool removes>
-std::int32_t client_keys(const stateport_remote_key* keys, std::size_t count, void* context) {
+void client_keys(const stateport_remote_key* keys, std::size_t count, stateport_remote_completion* answers,
+                 void* context) {
   const Turn client(context);
   const Client::Deed deed = client->next();
-  if (deed == Client::refuse) return 0;
-  for (const stateport_remote_key& key : std::span(keys, count)) {
-    const std::string name(key.key, key.key_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string name(keys[i].key, keys[i].key_bytes);
     const bool found = removes ? client->objects.erase(name) > 0 : client->objects.contains(name);
-    answer(*client, deed, {key.ticket, found ? STATEPORT_TRANSFER_DONE : STATEPORT_TRANSFER_GONE, 0, 0});
+    answer(*client, deed, answers[i], found ? STATEPORT_TRANSFER_DONE : STATEPORT_TRANSFER_GONE, 0);
   }
-  return 1;
-}
-
-std::size_t client_poll(stateport_remote_completion* out, std::size_t capacity, void* context) {
-  const Turn client(context);
-  if (client->next() == Client::later) return 0;
-  std::size_t count = 0;
-  for (; count < capacity && !client->answers.empty(); ++count) {
-    out[count] = client->answers.front();
-    client->answers.pop_front();
-  }
-  return count;
 }
 
 std::int32_t client_memory(void*, std::size_t, void* context) {
@@ -144,7 +132,6 @@ void make_client(DeviceWorld& world) {
   callbacks.get = world.input.chance(2) ? nullptr : &client_get;
   callbacks.exists = world.input.chance(2) ? nullptr : &client_keys<false>;
   callbacks.remove = world.input.chance(2) ? nullptr : &client_keys<true>;
-  callbacks.poll = world.input.chance(2) ? nullptr : &client_poll;
   callbacks.destroy = world.maybe(&client_destroy);
   const auto* const given = world.given(callbacks);
   world.make<stateport_remote_store>(

@@ -36,9 +36,6 @@ const stateport_remote_options* remote_options(DeviceWorld& world, std::size_t s
     options.encodings = encodings;
   }
   options.staging_bytes = world.input.chance(16) ? static_cast<std::uint64_t>(world.wide_number()) : 1 << 18;
-  options.transfers_max = world.input.chance(16) ? static_cast<std::size_t>(world.wide_number()) : 8;
-  options.queue_bytes = world.input.chance(16) ? static_cast<std::uint64_t>(world.wide_number()) : 1 << 18;
-  options.finds_max = world.input.chance(16) ? static_cast<std::size_t>(world.wide_number()) : 0;
   return world.given(options);
 }
 
@@ -113,7 +110,6 @@ void matching_tiers(DeviceWorld& world) {
   remote.head_groups = 1 + world.flag();
   remote.layers_per_object = world.flag();
   remote.staging_bytes = 1 << 18;
-  remote.transfers_max = 8;
   stateport_state_tiers_options options = {};
   options.size = sizeof options;
   options.states = &states;

@@ -9,9 +9,9 @@
 #include <stateport/tiers/image.hpp>
 
 #include "byte_source.hpp"
-#include "image_directory.hpp"
-#include "image_io.hpp"
-#include "image_scan.hpp"
+#include "file/image_directory.hpp"
+#include "file/image_io.hpp"
+#include "file/image_scan.hpp"
 
 #include <errno.h>
 #include <fcntl.h>

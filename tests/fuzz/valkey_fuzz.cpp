@@ -5,9 +5,9 @@
 
 #include "byte_source.hpp"
 #include "fuzz_memory.hpp"
-#include "valkey_connection.hpp"
-#include "valkey_manifest.hpp"
-#include "valkey_objects.hpp"
+#include "remote/valkey/valkey_connection.hpp"
+#include "remote/valkey/valkey_manifest.hpp"
+#include "remote/valkey/valkey_objects.hpp"
 
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
@@ -67,8 +67,7 @@ std::string with_manifests(std::string text) {
 void ask(std::uint8_t choice, ValkeyObjects& objects) {
   std::array<std::byte, 300> memory = {};
   const std::array pieces = {RemotePiece{memory.data(), 100}, RemotePiece{memory.data() + 150, 100}};
-  const std::array requests = {RemoteRequest{.kind = RemoteRequest::Kind::exists, .key = std::string(key)},
-                               RemoteRequest{.kind = RemoteRequest::Kind::exists, .key = "b"}};
+  const std::array asked = {RemoteObject{.key = key}, RemoteObject{.key = "b"}};
   switch (choice % 4) {
     case 0: {
       const ValkeyOutcome outcome = objects.get(key, pieces, 200);
@@ -79,7 +78,7 @@ void ask(std::uint8_t choice, ValkeyObjects& objects) {
       static_cast<void>(objects.put(key, pieces, 200));
       break;
     case 2:
-      fuzz::expect(objects.exist(requests).size() == requests.size(), "an answer for each question");
+      fuzz::expect(objects.exist(asked).size() == asked.size(), "an answer for each question");
       break;
     default:
       static_cast<void>(objects.remove(key));

@@ -3,6 +3,7 @@
 
 #include <stateport/backends/transfer.hpp>
 
+#include "../tiers/remote/lane_store.hpp"
 #include "violation.hpp"
 
 #include <algorithm>
@@ -46,14 +47,27 @@ std::size_t slot_bytes(const StateStore& store) {
   return bytes;
 }
 
+class AbsentLane final : public test::ObjectsLane {
+ public:
+  AbsentLane(std::shared_ptr<InProcessObjects> objects, const std::atomic<bool>& is_away)
+      : ObjectsLane(std::move(objects)), is_away_(is_away) {}
+
+  void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) override {
+    ObjectsLane::carry_out(call, objects, answers);
+    if (!is_away_) return;
+    for (Completion& answer : answers) answer.status = TransferStatus::failed;
+  }
+
+ private:
+  const std::atomic<bool>& is_away_;
+};
+
 }  // namespace
 
-std::size_t AbsentStore::do_poll(std::span<RemoteCompletion> completions) {
-  const std::size_t count = store_.poll(completions);
-  if (is_away)
-    for (RemoteCompletion& completion : completions.first(count))
-      completion = {.ticket = completion.ticket, .status = TransferStatus::failed};
-  return count;
+AbsentStore::AbsentStore(std::shared_ptr<InProcessObjects> objects) {
+  std::vector<std::unique_ptr<RemoteLane>> lanes;
+  lanes.push_back(std::make_unique<AbsentLane>(std::move(objects), is_away));
+  serve(std::move(lanes), 0);
 }
 
 void RealTiers::set_image_bytes(RequestCacheOptions& options) {

@@ -23,21 +23,13 @@
 
 namespace stateport::soak {
 
-/// A client of an InProcessStore that may be away: then everything fails.
+/// A client of objects in this process that may be away: then everything fails.
 class AbsentStore final : public RemoteStore {
  public:
-  explicit AbsentStore(std::shared_ptr<InProcessObjects> objects) : store_(std::move(objects)) {}
+  explicit AbsentStore(std::shared_ptr<InProcessObjects> objects);
+  ~AbsentStore() override { stop(); }
   /// Any thread may say so.
   std::atomic<bool> is_away = false;
-
- private:
-  bool do_put(std::span<const RemoteObject> objects) override { return store_.put_from(objects); }
-  bool do_get(std::span<const RemoteObject> objects) override { return store_.get_into(objects); }
-  bool do_exists(std::span<const RemoteKey> keys) override { return store_.exists(keys); }
-  bool do_remove(std::span<const RemoteKey> keys) override { return store_.remove(keys); }
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
-
-  InProcessStore store_;
 };
 
 /// StateTiers with files and an in-process store. The engine's states are marks. Before a store, bytes that follow from

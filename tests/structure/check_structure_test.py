@@ -55,7 +55,15 @@ class Order(unittest.TestCase):
         self.assertEqual(len(found), 1)
 
     def test_a_wing_has_a_name(self):
-        self.assertEqual(len(found_in({"core/src/attic/old.cpp": "\n"})), 1)
+        for layer in ("core", "tiers"):
+            self.assertEqual(len(found_in({f"{layer}/src/attic/old.cpp": "\n"})), 1)
+
+    def test_folders_of_tiers_have_an_order_and_its_public_headers_have_none(self):
+        file, move = "tiers/src/file/image_io.hpp", "tiers/src/move/copy_lane.hpp"
+        public = {"tiers/include/stateport/tiers/state_tiers.hpp": "\n"}
+        self.assertEqual(found_in({**public, file: "#include <stateport/tiers/state_tiers.hpp>\n",
+                                   move: '#include "file/image_io.hpp"\n'}), [])
+        self.assertEqual(len(found_in({file: '#include "move/copy_lane.hpp"\n', move: "\n"})), 1)
 
     def test_public_headers_and_core_have_no_vendor(self):
         for name in ("backends/include/stateport/backends/stream.hpp", "core/src/pool/slot_pool.cpp"):

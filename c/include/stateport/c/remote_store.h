@@ -98,24 +98,27 @@ typedef struct stateport_mooncake_options {
   uint64_t queue_requests;
 } stateport_mooncake_options;
 
-/// A client of any store, in any language: functions with the tasks of the functions below of the same names. Arguments
-/// were checked, and are valid during the call alone; batches are not empty. put, get, exists and remove answer not 0
-/// if they accept the batch, and 0 if a queue is full. Calls come from any thread, one at a time. In a call the handle
-/// of the store itself is refused with STATEPORT_INVALID_STATE.
+/// A client of any store, in any language. put, get, exists and remove carry a batch of 1 to 64 requests out, and wait
+/// for that: a thread of the library calls them. answers[i] belongs to objects[i] or keys[i]. The function sets its
+/// status (stateport_transfer_status) and, of an object that was got, its bytes; an answer that it does not set is
+/// `failed`. Arguments were checked, and are valid during the call alone; a zero follows each key. All calls come one
+/// at a time. In a call the handle of the store itself is refused with STATEPORT_INVALID_STATE.
 typedef struct stateport_remote_callbacks {
   size_t size;
   void* context;
   stateport_flag needs_registration;  ///< not 0: pieces outside of registered memory are refused
   int32_t (*register_memory)(void* memory, size_t bytes, void* context);    ///< 0: done. Null: nothing to do
   int32_t (*unregister_memory)(void* memory, size_t bytes, void* context);  ///< the same
-  int32_t (*put)(const stateport_remote_object* objects, size_t count, void* context);
-  int32_t (*get)(const stateport_remote_object* objects, size_t count, void* context);
-  int32_t (*exists)(const stateport_remote_key* keys, size_t count, void* context);
-  int32_t (*remove)(const stateport_remote_key* keys, size_t count, void* context);
-  /// Writes at most `capacity` answers, and returns how many.
-  size_t (*poll)(stateport_remote_completion* out, size_t capacity, void* context);
+  void (*put)(const stateport_remote_object* objects, size_t count, stateport_remote_completion* answers,
+              void* context);
+  void (*get)(const stateport_remote_object* objects, size_t count, stateport_remote_completion* answers,
+              void* context);
+  void (*exists)(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers, void* context);
+  void (*remove)(const stateport_remote_key* keys, size_t count, stateport_remote_completion* answers, void* context);
   /// The last call: memory of the callers may not be touched after it. Null: nothing to do.
   void (*destroy)(void* context);
+  uint64_t queue_bytes;  ///< these two as in stateport_remote_limits
+  uint64_t queue_requests;
 } stateport_remote_callbacks;
 
 typedef struct stateport_remote_store_info {

@@ -56,9 +56,6 @@ typedef struct stateport_remote_options {
   const stateport_object_encoding* encodings;
   size_t encoding_count;
   uint64_t staging_bytes;  ///< host memory for objects on their way, registered with the store; 0: 256 MiB
-  size_t transfers_max;    ///< with this number under way, stores and copies are refused; 0: 4,096
-  uint64_t queue_bytes;    ///< of objects whose put was not answered yet, and as much for gets; 0: 256 MiB
-  size_t finds_max;        ///< that were not answered yet; 0: 65,536
 } stateport_remote_options;
 
 typedef struct stateport_state_tiers_options {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/tier/transfer_plan.hpp>
+#include <stateport/tiers/completion.hpp>
 #include <stateport/tiers/image.hpp>
 
 #include <array>
@@ -41,14 +42,6 @@ struct FileImage {
   const std::byte* image = nullptr;
 };
 
-/// The answer to a request.
-struct FileCompletion {
-  TransferId id = 0;
-  TransferStatus status = TransferStatus::done;
-  std::uint64_t bytes = 0;  ///< written or read; 0 unless done
-  double seconds = 0;       ///< from the first call on the file to the last, without the time in the queue
-};
-
 /// Images found when the folder was opened.
 struct FolderFindings {
   std::uint64_t images = 0;               ///< that the tier holds now
@@ -70,7 +63,7 @@ struct FileTierStatistics {
   std::uint64_t written_bytes = 0;
   std::uint64_t read_images = 0;
   std::uint64_t read_bytes = 0;
-  double write_seconds = 0;  ///< sum of FileCompletion::seconds of writes
+  double write_seconds = 0;  ///< sum over writes, from the first call on the file to the last
   double read_seconds = 0;
   std::uint64_t removed_images = 0;  ///< by remove()
   /// How often bytes were given back that FileTierOptions::scrub means and that could not be overwritten: the file
@@ -128,12 +121,12 @@ class FileTier {
   /// written again; else all are, and replace those that it held. Answers: done, no_room (disk full, or the floor of
   /// free space), failed. All images or none. Throws InvalidArgument: no images, null memory, a key that no layout
   /// holds, negative tokens.
-  [[nodiscard]] bool write(TransferId id, std::span<const FileImage> images);
+  [[nodiscard]] bool write(std::uint64_t ticket, std::span<const FileImage> images);
   /// Reads an image into `image`: image_bytes() of its layout, header included; the bytes are undefined until the
   /// answer `done`. Memory at a multiple of 4 KiB is read into directly. False, and counted: the queue is full; there
   /// is no answer then. Answers: done, gone, damaged, foreign_layout, wrong_position, failed. O(1). Throws
   /// InvalidArgument as write, and for memory of another size.
-  [[nodiscard]] bool read(TransferId id, const ImageKey& key, std::span<std::byte> image);
+  [[nodiscard]] bool read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> image);
   /// Forgets an image; reads that were accepted still find it. Returns whether it was held, or was being written: then
   /// it is forgotten as soon as it is there. Its bytes do not count any more. O(1), and O(images being written).
   bool remove(const ImageKey& key);
@@ -145,7 +138,7 @@ class FileTier {
   [[nodiscard]] std::vector<ImageKey> keys() const;
 
   /// Takes answers, in the order in which requests ended. Returns how many were written to `completions`.
-  std::size_t poll(std::span<FileCompletion> completions);
+  std::size_t poll(std::span<Completion> completions);
   /// Waits until every request has an answer and every removal is done.
   void wait_idle() const;
 

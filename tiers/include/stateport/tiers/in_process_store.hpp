@@ -17,10 +17,6 @@
 
 namespace stateport {
 
-namespace tiers {
-class RemoteRequests;
-}
-
 /// The objects that the clients of one InProcessStore share, in memory of this process, the least recently used one
 /// evicted first. Stands for a store of other machines in tests and simulations. Thread-safe. Calls take O(bytes).
 class InProcessObjects {
@@ -33,7 +29,7 @@ class InProcessObjects {
   /// one then.
   TransferStatus put(std::string_view key, std::span<const RemotePiece> pieces);
   /// done, gone or foreign_layout, and the size of the object.
-  RemoteCompletion get(std::string_view key, std::span<const RemotePiece> pieces);
+  Completion get(std::string_view key, std::span<const RemotePiece> pieces);
   [[nodiscard]] bool contains(std::string_view key) const;
   /// Returns whether it was there.
   bool erase(std::string_view key);
@@ -78,21 +74,13 @@ class InProcessStore final : public RemoteStore {
  public:
   /// Throws InvalidArgument: no objects, a limit of 0.
   explicit InProcessStore(std::shared_ptr<InProcessObjects> objects, const InProcessStoreOptions& options = {});
-  ~InProcessStore() override;
 
-  [[nodiscard]] bool needs_registration() const noexcept override { return options_.needs_registration; }
+  [[nodiscard]] bool needs_registration() const noexcept override { return needs_registration_; }
   [[nodiscard]] InProcessObjects& objects() const noexcept { return *objects_; }
 
  private:
-  bool do_put(std::span<const RemoteObject> objects) override;
-  bool do_get(std::span<const RemoteObject> objects) override;
-  bool do_exists(std::span<const RemoteKey> keys) override;
-  bool do_remove(std::span<const RemoteKey> keys) override;
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
-
   std::shared_ptr<InProcessObjects> objects_;
-  InProcessStoreOptions options_;
-  std::unique_ptr<tiers::RemoteRequests> requests_;
+  bool needs_registration_;
 };
 
 }  // namespace stateport

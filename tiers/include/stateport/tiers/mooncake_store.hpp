@@ -42,17 +42,12 @@ class MooncakeStore final : public RemoteStore {
   [[nodiscard]] bool needs_registration() const noexcept override { return true; }
 
  private:
-  class Impl;
+  class Client;
 
   void do_register(std::span<std::byte> memory) override;
   void do_unregister(std::span<std::byte> memory) override;
-  bool do_put(std::span<const RemoteObject> objects) override;
-  bool do_get(std::span<const RemoteObject> objects) override;
-  bool do_exists(std::span<const RemoteKey> keys) override;
-  bool do_remove(std::span<const RemoteKey> keys) override;
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
 
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Client> client_;
 };
 
 namespace tiers {

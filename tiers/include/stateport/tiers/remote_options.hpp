@@ -4,7 +4,6 @@
 #include <stateport/core/model/model_layout.hpp>
 #include <stateport/tiers/object_set.hpp>
 #include <stateport/tiers/remote_store.hpp>
-#include <stateport/tiers/remote_tier.hpp>
 
 #include <cstddef>
 #include <optional>
@@ -32,9 +31,6 @@ struct RemoteOptions {
   /// Host memory for objects on their way, in whole sets; it is registered with the store. Loads wait for it; stores
   /// and copies are refused without it.
   std::size_t staging_bytes = std::size_t{256} << 20;
-  /// With this number of transfers under way or waiting, stores and copies are refused. Loads never are.
-  std::size_t transfers_max = 4096;
-  RemoteTierOptions tier = {};
 };
 
 }  // namespace stateport

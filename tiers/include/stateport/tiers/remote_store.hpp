@@ -2,16 +2,22 @@
 #pragma once
 
 #include <stateport/core/tier/transfer_plan.hpp>
+#include <stateport/tiers/completion.hpp>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace stateport {
+
+namespace tiers {
+class RemoteRequests;
+}
 
 /// A part of an object in the memory of the host. May have no bytes.
 struct RemotePiece {
@@ -32,14 +38,6 @@ struct RemoteKey {
   std::string_view key;
 };
 
-/// The answer to a request.
-struct RemoteCompletion {
-  std::uint64_t ticket = 0;
-  TransferStatus status = TransferStatus::done;
-  std::uint64_t bytes = 0;  ///< of an object that was put or got: its size. 0 unless done
-  friend constexpr bool operator==(const RemoteCompletion&, const RemoteCompletion&) noexcept = default;
-};
-
 /// How much may be accepted and not answered.
 struct RemoteQueueLimits {
   std::size_t queue_bytes = std::size_t{1} << 30;  ///< of all pieces
@@ -53,7 +51,27 @@ struct RemoteStoreStatistics {
   std::array<std::uint64_t, transfer_status_count> answers = {};
 };
 
-/// A store that many machines share: values of bytes under keys. A client of an existing store derives from it.
+enum class RemoteCall : std::uint8_t { put, get, exists, remove };
+
+/// A connection to a store, whose calls wait for the network. One thread uses it.
+class RemoteLane {
+ public:
+  RemoteLane() = default;
+  RemoteLane(const RemoteLane&) = delete;
+  RemoteLane& operator=(const RemoteLane&) = delete;
+  virtual ~RemoteLane() = default;
+
+  /// Carries out a call for 1 to 64 objects, and sets the status of answers[i] to that of objects[i], as the calls of
+  /// RemoteStore say; of an object that was got also the bytes. Every answer is `failed` before: an exception leaves
+  /// answers as they are then. Arguments were checked. Pieces have bytes; exists and remove have none. A zero follows
+  /// each key.
+  virtual void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) = 0;
+  /// Makes a call under way, and those behind it, return soon. Another thread calls it.
+  virtual void interrupt() noexcept {}
+};
+
+/// A store that many machines share: values of bytes under keys. A client of an existing store derives from it, and
+/// gives it lanes.
 ///
 /// Nothing is decided here. The store has its own capacity and its own eviction, so an object may vanish at any time.
 /// Other clients put and remove objects too. The reader verifies the content of a key.
@@ -67,20 +85,20 @@ struct RemoteStoreStatistics {
 /// Memory. Keys and lists of pieces are copied by the call. The bytes of pieces must stay as they are (put), or may
 /// hold anything (get), until the answer. A store that needs_registration() moves only bytes of registered memory.
 ///
-/// No call waits for the network but construction and destruction. Destruction gives up requests that were not
-/// answered: each of them may have been carried out or not. It returns when the caller's memory is not touched any
-/// more.
+/// No call waits for the network but construction and destruction: requests wait in one queue, from which each lane
+/// takes them on a thread of its own. Destruction gives up requests that were not answered: each of them may have been
+/// carried out or not. It returns when the caller's memory is not touched any more.
 ///
 /// Thread-safe: any thread may call anything at any time. Which exceptions are thrown is the same for all stores; a
-/// batch that throws begins nothing.
+/// batch that throws begins nothing. A call without memory throws std::bad_alloc; a request for which its lane has none
+/// is answered `failed`.
 class RemoteStore {
  public:
   static constexpr std::size_t key_bytes_max = 1024;
 
-  RemoteStore() = default;
   RemoteStore(const RemoteStore&) = delete;
   RemoteStore& operator=(const RemoteStore&) = delete;
-  virtual ~RemoteStore() = default;
+  virtual ~RemoteStore();
 
   /// Makes memory known to the store, for the network's hardware. Slow: call it at the start. Throws InvalidArgument
   /// for no bytes, and for memory that was registered already, wholly or in part; BackendError if the store fails.
@@ -105,31 +123,39 @@ class RemoteStore {
   /// Otherwise as put_from.
   [[nodiscard]] bool remove(std::span<const RemoteKey> keys);
 
-  /// Takes answers, at most as many as `completions` has room for. Returns how many. Makes requests under way go on.
-  std::size_t poll(std::span<RemoteCompletion> completions);
+  /// Takes answers, at most as many as `completions` has room for. Returns how many.
+  std::size_t poll(std::span<Completion> completions);
 
+  [[nodiscard]] const RemoteQueueLimits& limits() const noexcept;
   [[nodiscard]] RemoteStoreStatistics statistics() const;
 
+ protected:
+  /// Throws InvalidArgument for a limit of 0.
+  explicit RemoteStore(const RemoteQueueLimits& limits = {});
+
+  /// Starts a thread for each lane, with all signals blocked: those of the engine are the engine's. A lane takes
+  /// requests of one kind together, with at most `batch_bytes` of pieces unless the first one has more. Throws
+  /// BackendError if a thread cannot be started.
+  void serve(std::vector<std::unique_ptr<RemoteLane>> lanes, std::size_t batch_bytes);
+  /// In place of serve(): poll() carries requests out, in their order, until `completions` is full.
+  void serve_in_poll(std::unique_ptr<RemoteLane> lane);
+  /// Gives requests up, and ends lanes and their threads. For destructors of clients whose lanes use their members.
+  void stop() noexcept;
+
  private:
-  // Functions that a client implements. Arguments are valid; batches are not empty. False: the queue is full.
+  friend class RemoteTier;
+
   virtual void do_register(std::span<std::byte> /*memory*/) {}
   virtual void do_unregister(std::span<std::byte> /*memory*/) {}
-  [[nodiscard]] virtual bool do_put(std::span<const RemoteObject> objects) = 0;
-  [[nodiscard]] virtual bool do_get(std::span<const RemoteObject> objects) = 0;
-  [[nodiscard]] virtual bool do_exists(std::span<const RemoteKey> keys) = 0;
-  [[nodiscard]] virtual bool do_remove(std::span<const RemoteKey> keys) = 0;
-  /// May throw a passing failure, as std::bad_alloc, if it has taken nothing: it is asked again until every answer was
-  /// given. A status that is no TransferStatus counts as failed, and a count above completions.size() as
-  /// completions.size().
-  virtual std::size_t do_poll(std::span<RemoteCompletion> completions) = 0;
 
   void require_objects(std::span<const RemoteObject> objects) const;
+  /// Of memory for one piece: InvalidArgument, if it has to be registered and is not.
+  void require_registered(std::span<const std::byte> memory) const;
   [[nodiscard]] bool is_registered(std::span<const std::byte> memory) const;
-  [[nodiscard]] bool counted(bool accepted, std::size_t requests);
 
-  mutable std::mutex mutex_;  ///< of the members below; not held while a client's function runs, but do_(un)register
+  mutable std::mutex mutex_;                      ///< of `registered_`; held while do_register and do_unregister run
   std::vector<std::span<std::byte>> registered_;  ///< by address
-  RemoteStoreStatistics statistics_;
+  std::unique_ptr<tiers::RemoteRequests> requests_;
 };
 
 }  // namespace stateport

@@ -11,6 +11,7 @@
 #include <stateport/tiers/host_tier.hpp>
 #include <stateport/tiers/image.hpp>
 #include <stateport/tiers/remote_options.hpp>
+#include <stateport/tiers/remote_tier.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -98,8 +99,7 @@ class StateTiers {
   /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
   /// resource of host memory else. Opens the folder of the files. Waits for the device. Throws InvalidArgument as
   /// HostTier, ImageLayout, SlotCopier and FileTier, and for neither states nor KV, and where there is no tier at all;
-  /// with a remote tier as RemoteTier, ObjectSet and Resharder, for a store that is nullptr, another number of layouts
-  /// than of states, no encoding and staging_bytes or transfers_max 0. OutOfMemory.
+  /// with a remote tier as RemoteTier and Resharder, and for another number of layouts than of states. OutOfMemory.
   StateTiers(MemoryResource& host_memory, const StateTiersOptions& options);
   StateTiers(StateTiers&&) noexcept;
   StateTiers& operator=(StateTiers&&) noexcept;

@@ -4,9 +4,7 @@
 #include <stateport/tiers/remote_store.hpp>
 #include <stateport/tiers/valkey_options.hpp>
 
-#include <cstddef>
 #include <memory>
-#include <span>
 
 namespace stateport {
 
@@ -39,13 +37,6 @@ class ValkeyStore final : public RemoteStore {
 
  private:
   class Impl;
-
-  bool do_put(std::span<const RemoteObject> objects) override;
-  bool do_get(std::span<const RemoteObject> objects) override;
-  bool do_exists(std::span<const RemoteKey> keys) override;
-  bool do_remove(std::span<const RemoteKey> keys) override;
-  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
-
   std::unique_ptr<Impl> impl_;
 };
 
