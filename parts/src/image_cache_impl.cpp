@@ -239,7 +239,7 @@ ImagePlan ImageCache::Impl::plan(RequestId request) {
     for (ImageTier& tier : tiers_) again = work_off(tier) || again;
   }
   if (request.valid()) requests_.close(request);
-  return {.request = request, .transfers = transfers_.take_plan().transfers, .ended = requests_.take_ended()};
+  return {.request = request, .transfers = transfers_.take_plan(), .ended = requests_.take_ended()};
 }
 
 void ImageCache::Impl::begin(std::uint32_t at, Task task, Medium from, Medium to) {
