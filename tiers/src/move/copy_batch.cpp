@@ -43,7 +43,7 @@ void CopyBatch::note(HostImage image) noexcept {
   images_[image.index] = number_;
 }
 
-std::span<const std::uint32_t> CopyBatch::enqueue(const Stream& stream, std::vector<TransferResult>& results) {
+std::span<const std::uint32_t> CopyBatch::enqueue(const Stream& stream, ReadyQueue<TransferResult>& results) {
   failed_.clear();
   if (empty_) return failed_;
   empty_ = true;
@@ -65,7 +65,7 @@ bool CopyBatch::try_copy(const Stream& stream, std::size_t route) {
   return false;
 }
 
-void CopyBatch::enqueue(const Stream& stream, std::size_t route, std::vector<TransferResult>& results) {
+void CopyBatch::enqueue(const Stream& stream, std::size_t route, ReadyQueue<TransferResult>& results) {
   Copies& copies = copies_[route];
   const std::size_t kind = routes_.kind(route);
   // Loads from host memory may read what stores that were refused should have written.
@@ -73,7 +73,7 @@ void CopyBatch::enqueue(const Stream& stream, std::size_t route, std::vector<Tra
   const bool is_enqueued = !reads_nothing && try_copy(stream, route);
   if (!is_enqueued && route == routes_.to_host(kind)) refused_[kind] = true;
   for (const TransferId id : copies.loads)
-    results.push_back({id, is_enqueued ? TransferStatus::done : TransferStatus::failed});
+    results.push({id, is_enqueued ? TransferStatus::done : TransferStatus::failed});
   if (!is_enqueued) failed_.insert(failed_.end(), copies.operations.begin(), copies.operations.end());
   copies.plan.clear();
   copies.operations.clear();

@@ -6,6 +6,7 @@
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/host_tier.hpp>
 
+#include "host/ready_queue.hpp"
 #include "move/copy_lane.hpp"
 
 #include <cstddef>
@@ -46,7 +47,7 @@ class CopyBatch {
   void note(HostImage image) noexcept;
 
   /// Enqueues the copies and answers the loads. Returns operations whose copies were refused, until the next call.
-  std::span<const std::uint32_t> enqueue(const Stream& stream, std::vector<TransferResult>& results);
+  std::span<const std::uint32_t> enqueue(const Stream& stream, ReadyQueue<TransferResult>& results);
 
  private:
   /// The copies of one route, and whose they are: operations of stores, numbers of loads.
@@ -56,7 +57,7 @@ class CopyBatch {
     std::vector<TransferId> loads;
   };
 
-  void enqueue(const Stream& stream, std::size_t route, std::vector<TransferResult>& results);
+  void enqueue(const Stream& stream, std::size_t route, ReadyQueue<TransferResult>& results);
   /// False: the lane refuses them.
   [[nodiscard]] bool try_copy(const Stream& stream, std::size_t route);
 

@@ -7,6 +7,7 @@
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "move/copy_lane.hpp"
+#include "move/make_state_tiers.hpp"
 #include "move/transfer_executor.hpp"
 
 #include <algorithm>
@@ -254,6 +255,10 @@ StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& opt
     : StateTiers(host_memory, options, tiers::CopyLaneMaker()) {}
 StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& options, const tiers::CopyLaneMaker& lanes)
     : impl_(std::make_unique<Impl>(host_memory, options, lanes)) {}
+StateTiers make_state_tiers(MemoryResource& host_memory, const StateTiersOptions& options,
+                            const tiers::CopyLaneMaker& lanes) {
+  return StateTiers(host_memory, options, lanes);
+}
 StateTiers::StateTiers(StateTiers&&) noexcept = default;
 StateTiers& StateTiers::operator=(StateTiers&&) noexcept = default;
 StateTiers::~StateTiers() = default;

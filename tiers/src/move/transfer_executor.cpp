@@ -3,8 +3,6 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "containers/reserve_amortised.hpp"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -49,7 +47,7 @@ void TransferExecutor::reserve(std::size_t transfers) {
   const std::size_t most = operations_.count() + transfers;
   lane_->prepare_marks(2);
   operations_.reserve(most);
-  detail::reserve_amortised(results_, results_.size() + most);
+  results_.prepare(results_.size() + most);
   batch_.reserve(most);
   for (LowerQueue& lower : lower_) lower.reserve(most);
 }
@@ -64,14 +62,7 @@ std::size_t TransferExecutor::poll(const Stream& stream, std::span<TransferResul
   }
   for (LowerQueue& lower : lower_) lower.poll(stream, *this);
   let_go_on(stream);
-  const std::size_t count = std::min(results.size(), results_.size() - results_read_);
-  std::copy_n(results_.begin() + static_cast<std::ptrdiff_t>(results_read_), count, results.begin());
-  results_read_ += count;
-  if (2 * results_read_ >= results_.size()) {
-    results_.erase(results_.begin(), results_.begin() + static_cast<std::ptrdiff_t>(results_read_));
-    results_read_ = 0;
-  }
-  return count;
+  return results_.hand_out(results);
 }
 
 void TransferExecutor::let_go_on(const Stream& stream) {
@@ -156,8 +147,7 @@ void TransferExecutor::add_store(const Stream& stream, std::uint32_t number) {
   const TransferOperation& operation = operations_[number];
   const Transfer& transfer = operation.transfer;
   const std::size_t kind = kind_of(transfer);
-  const LowerQueue* const lower = lower_of(transfer);
-  const bool objects = lower != nullptr && lower->objects();
+  const bool objects = operation.lower != nullptr && operation.lower->objects();
   if (batch_.writes(kind, transfer.place)) enqueue_batch(stream);
   batch_.add_store(objects ? routes_.to_objects(kind) : routes_.to_host(kind), transfer.place,
                    memory_of(operation).place(operation.image), number);
@@ -216,7 +206,7 @@ void TransferExecutor::start_copy(const Transfer& transfer) {
 
 void TransferExecutor::send_down(std::uint32_t number) {
   TransferOperation& operation = operations_[number];
-  LowerQueue& lower = *lower_of(operation.transfer);
+  LowerQueue& lower = *operation.lower;
   if (!lower.objects()) {
     operation.image = std::exchange(operation.source, {});
     return lower.push_write(number);
@@ -276,11 +266,11 @@ void TransferExecutor::finish_copy(std::uint32_t number) {
   }
   const bool in_host = &memory_of(operation) == host_;
   if (transfer.kind == Transfer::Kind::store && !operation.failed && in_host) publish(operation.image);
-  if (LowerQueue* const lower = lower_of(transfer)) {
+  if (operation.lower != nullptr) {
     if (operation.failed) return end(number, TransferStatus::failed);
     if (!operation.image.valid()) return send_down(number);
     if (operation.source.valid()) host_->unpin(std::exchange(operation.source, {}));
-    return lower->push_write(number);
+    return operation.lower->push_write(number);
   }
   const bool there = host_->state(operation.image) == HostTier::State::ready;
   answer(transfer.id, operation.failed ? TransferStatus::failed : there ? TransferStatus::done : TransferStatus::gone);
@@ -311,24 +301,15 @@ void TransferExecutor::arrive(const Stream& stream, LowerQueue& lower, std::uint
   free_operation(number);
 }
 
-const LowerQueue* TransferExecutor::lower_of(const Transfer& transfer) const noexcept {
+LowerQueue* TransferExecutor::lower_of(const Transfer& transfer) noexcept {
   for (const Medium medium : {transfer.to, transfer.from})
-    for (const LowerQueue& lower : lower_)
+    for (LowerQueue& lower : lower_)
       if (lower.medium() == medium) return &lower;
   return nullptr;
 }
 
-const LowerQueue* TransferExecutor::counted_by(const Transfer& transfer) const noexcept {
-  return transfer.kind == Transfer::Kind::find ? nullptr : lower_of(transfer);
-}
-
-LowerQueue* TransferExecutor::lower_of(const Transfer& transfer) noexcept {
-  return const_cast<LowerQueue*>(std::as_const(*this).lower_of(transfer));
-}
-
-HostTier& TransferExecutor::memory_of(const TransferOperation& operation) noexcept {
-  const LowerQueue* const lower = operation.image.valid() ? lower_of(operation.transfer) : nullptr;
-  return lower != nullptr ? lower->staging() : *host_;
+HostTier& TransferExecutor::memory_of(const TransferOperation& operation) const noexcept {
+  return operation.lower != nullptr && operation.image.valid() ? operation.lower->staging() : *host_;
 }
 
 std::size_t TransferExecutor::kind_of(const Transfer& transfer) const {
@@ -336,20 +317,18 @@ std::size_t TransferExecutor::kind_of(const Transfer& transfer) const {
 }
 
 std::uint32_t TransferExecutor::make_operation(const Transfer& transfer, HostImage image) {
-  bool took_back_drop = false;
-  if (counted_by(transfer) != nullptr) {
-    LowerQueue* const lower = lower_of(transfer);
-    lower->count();
+  TransferOperation operation{.transfer = transfer, .lower = lower_of(transfer), .image = image, .number = ++numbers_};
+  if (operation.is_counted()) {
+    operation.lower->count();
     // Equal keys have equal contents: the image may as well stay.
-    if (transfer.kind != Transfer::Kind::load) took_back_drop = lower->take_back_drop(transfer.image);
+    if (transfer.kind != Transfer::Kind::load)
+      operation.drop_if_failed = operation.lower->take_back_drop(transfer.image);
   }
-  return operations_.make(
-      {.transfer = transfer, .image = image, .number = ++numbers_, .drop_if_failed = took_back_drop});
+  return operations_.make(operation);
 }
 
 void TransferExecutor::free_operation(std::uint32_t number) noexcept {
-  const Transfer& transfer = operations_[number].transfer;
-  if (counted_by(transfer) != nullptr) lower_of(transfer)->discount();
+  if (operations_[number].is_counted()) operations_[number].lower->discount();
   operations_.free(number);
 }
 
@@ -357,7 +336,7 @@ void TransferExecutor::end(std::uint32_t number, TransferStatus status) {
   const TransferOperation& operation = operations_[number];
   answer(operation.transfer.id, status);
   if (operation.drop_if_failed && status != TransferStatus::done)
-    lower_of(operation.transfer)->drop_now(operation.transfer.image, operation.number);
+    operation.lower->drop_now(operation.transfer.image, operation.number);
   if (operation.source.valid()) host_->unpin(operation.source);
   if (operation.image.valid()) memory_of(operation).unpin(operation.image);
   free_operation(number);
@@ -379,10 +358,10 @@ void TransferExecutor::check_invariants() const {
     if (operation.phase == Phase::unused) continue;
     ++used;
     const Transfer& transfer = operation.transfer;
-    const LowerQueue* const lower = counted_by(transfer);
+    const LowerQueue* const lower = operation.lower;
     below += operation.phase == Phase::below;
     staged += operation.source.valid() && transfer.from == Medium::file;
-    if (lower == nullptr) continue;
+    if (!operation.is_counted()) continue;
     ++counted[static_cast<std::size_t>(lower - lower_.data())];
     if (!operation.image.valid()) continue;
     sets += lower->objects();

@@ -62,7 +62,7 @@ class TransferExecutor final : private LowerQueueUser {
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
   /// Operations, and results that were not polled.
   [[nodiscard]] std::size_t in_flight() const noexcept {
-    return operations_.count() + results_.size() - results_read_ + lower_[0].late_drops() + lower_[1].late_drops();
+    return operations_.count() + results_.size() + lower_[0].late_drops() + lower_[1].late_drops();
   }
   /// Operations with files.
   [[nodiscard]] std::size_t file_transfers() const noexcept { return lower_[0].operations(); }
@@ -98,18 +98,15 @@ class TransferExecutor final : private LowerQueueUser {
   void arrive(const Stream& stream, LowerQueue& lower, std::uint32_t operation, std::int32_t encoding) override;
 
   /// The lower tier that a transfer is with: the one that it goes to, if both are. nullptr: none.
-  [[nodiscard]] const LowerQueue* lower_of(const Transfer& transfer) const noexcept;
   [[nodiscard]] LowerQueue* lower_of(const Transfer& transfer) noexcept;
-  /// The same, if the transfer counts among its operations. Finds keep no memory, and are not bounded by it.
-  [[nodiscard]] const LowerQueue* counted_by(const Transfer& transfer) const noexcept;
   /// Where the image of an operation lies.
-  [[nodiscard]] HostTier& memory_of(const TransferOperation& operation) noexcept;
+  [[nodiscard]] HostTier& memory_of(const TransferOperation& operation) const noexcept;
   [[nodiscard]] std::size_t kind_of(const Transfer& transfer) const;
 
   [[nodiscard]] std::uint32_t make_operation(const Transfer& transfer, HostImage image);
   void free_operation(std::uint32_t operation) noexcept;
   void wait_for_mark(std::uint32_t operation) noexcept;
-  void answer(TransferId id, TransferStatus status) { results_.push_back({id, status}); }
+  void answer(TransferId id, TransferStatus status) { results_.push({id, status}); }
   /// Answers an operation that pins an image, or has none, and ends it.
   void end(std::uint32_t operation, TransferStatus status) override;
 
@@ -125,8 +122,7 @@ class TransferExecutor final : private LowerQueueUser {
   TransferOperations operations_;
   std::uint64_t numbers_ = 0;
   std::array<LowerQueue, 2> lower_;  ///< files, remote
-  std::vector<TransferResult> results_;
-  std::size_t results_read_ = 0;
+  ReadyQueue<TransferResult> results_;
 };
 
 }  // namespace stateport::tiers

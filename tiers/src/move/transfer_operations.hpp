@@ -14,12 +14,15 @@
 
 namespace stateport::tiers {
 
+class LowerQueue;
+
 /// A transfer of a TransferExecutor that is not answered yet, or whose image is still in use.
 struct TransferOperation {
   static constexpr std::uint32_t none = UINT32_MAX;
   enum class Phase : std::uint8_t { unused, copying, to_write, to_read, to_find, below };
 
   Transfer transfer;
+  LowerQueue* lower = nullptr;  ///< of the tier that it goes to, else that it is from; nullptr for neither
   HostImage image;
   HostImage source;          ///< of host memory, while it is copied into objects
   std::uint64_t number = 0;  ///< in the order in which they began
@@ -28,6 +31,9 @@ struct TransferOperation {
   bool failed = false;          ///< the copy that it waits for was never enqueued
   bool drop_if_failed = false;  ///< took back a drop
   std::uint32_t next = none;    ///< in its queue, in the free list, or among those written together
+
+  /// Among the operations of the lower tier. Finds keep no memory, and are not bounded by it.
+  [[nodiscard]] bool is_counted() const noexcept { return lower != nullptr && transfer.kind != Transfer::Kind::find; }
 };
 
 /// Operations by number, and queues of them, linked through TransferOperation::next.

@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "remote/remote_request.hpp"
+
 #include <fmt/format.h>
 #include <store_c.h>
 
@@ -14,6 +16,8 @@
 
 namespace stateport {
 namespace {
+
+using tiers::bytes_of;
 
 /// Of pieces that share a call of the client.
 constexpr std::size_t batch_bytes = std::size_t{256} << 20;
@@ -81,12 +85,6 @@ bool is_contiguous(std::span<const RemotePiece> pieces) noexcept {
   for (std::size_t i = 1; i < pieces.size(); ++i)
     if (pieces[i - 1].address + pieces[i - 1].bytes != pieces[i].address) return false;
   return true;
-}
-
-std::size_t bytes_of(std::span<const RemotePiece> pieces) noexcept {
-  std::size_t bytes = 0;
-  for (const RemotePiece& piece : pieces) bytes += piece.bytes;
-  return bytes;
 }
 
 class MooncakeLane final : public RemoteLane {

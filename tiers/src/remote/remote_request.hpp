@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace stateport::tiers {
@@ -62,22 +63,10 @@ class RemoteRequest {
   std::list<std::unique_ptr<RemoteRequest>>::iterator self_;
 };
 
-/// One object of a caller's, with copies of its arguments.
-class ObjectRequest final : public RemoteRequest {
- public:
-  ObjectRequest(RemoteCall call, const RemoteObject& object);
-
-  [[nodiscard]] RemoteObject object(std::size_t part, std::string& name, RemotePiece& piece) const override;
-  [[nodiscard]] std::size_t bytes(std::size_t part) const noexcept override;
-  void note(std::size_t part, const Completion& how) noexcept override;
-  [[nodiscard]] End finish(Completion& answer) noexcept override;
-
- private:
-  std::string key_;
-  std::vector<RemotePiece> pieces_;  ///< without empty ones
-  Completion how_;
-};
-
-[[nodiscard]] std::size_t bytes_of(std::span<const RemotePiece> pieces) noexcept;
+[[nodiscard]] inline std::size_t bytes_of(std::span<const RemotePiece> pieces) noexcept {
+  std::size_t bytes = 0;
+  for (const RemotePiece& piece : pieces) bytes += piece.bytes;
+  return bytes;
+}
 
 }  // namespace stateport::tiers

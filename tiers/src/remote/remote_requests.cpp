@@ -137,8 +137,7 @@ void RemoteRequests::carry_out(Worker& worker) noexcept {
 
 void RemoteRequests::ask(RemoteLane& lane, RemoteCall call, std::span<const RemoteObject> objects,
                          std::span<Completion> answers) noexcept {
-  for (std::size_t i = 0; i < objects.size(); ++i)
-    answers[i] = {.ticket = objects[i].ticket, .status = TransferStatus::failed};
+  for (std::size_t i = 0; i < objects.size(); ++i) answers[i] = {.status = TransferStatus::failed};
   try {
     lane.carry_out(call, objects, answers);
   } catch (const std::exception&) {

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <string>
 #include <utility>
 
 namespace stateport {
@@ -28,6 +30,32 @@ void require_key(std::string_view key) {
     require(letter >= '!' && letter <= '~', "key", static_cast<int>(letter), "has a character outside of '!' to '~'");
 }
 
+/// One object of a caller's, with copies of its arguments.
+class ObjectRequest final : public tiers::RemoteRequest {
+ public:
+  ObjectRequest(RemoteCall call, const RemoteObject& object)
+      : RemoteRequest(call, object.ticket, 1, {.bytes = tiers::bytes_of(object.pieces)}), key_(object.key) {
+    std::ranges::copy_if(object.pieces, std::back_inserter(pieces_),
+                         [](const RemotePiece& piece) { return piece.bytes > 0; });
+  }
+
+  [[nodiscard]] RemoteObject object(std::size_t, std::string&, RemotePiece&) const override {
+    return {.ticket = ticket(), .key = key_, .pieces = pieces_};
+  }
+  [[nodiscard]] std::size_t bytes(std::size_t) const noexcept override { return tiers::bytes_of(pieces_); }
+  void note(std::size_t, const Completion& how) noexcept override { how_ = how; }
+  [[nodiscard]] End finish(Completion& answer) noexcept override {
+    answer.status = how_.status;
+    answer.bytes = how_.bytes;
+    return End::answered;
+  }
+
+ private:
+  std::string key_;
+  std::vector<RemotePiece> pieces_;  ///< without empty ones
+  Completion how_;
+};
+
 /// Adds a request for each of the objects or keys.
 template <class Object>
 bool add(tiers::RemoteRequests& requests, RemoteCall call, std::span<const Object> objects) {
@@ -35,7 +63,7 @@ bool add(tiers::RemoteRequests& requests, RemoteCall call, std::span<const Objec
   for (const Object& object : objects) {
     RemoteObject given{.ticket = object.ticket, .key = object.key};
     if constexpr (requires { object.pieces; }) given.pieces = object.pieces;
-    batch.push_back(std::make_unique<tiers::ObjectRequest>(call, given));
+    batch.push_back(std::make_unique<ObjectRequest>(call, given));
   }
   return requests.add(batch);
 }
