@@ -305,7 +305,7 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
 /// A pass planned ahead may have changed the state already.
 void RequestReplayer::finish(Serving& serving) {
   if (!cache_->options().overlap)
-    check(cache_->state(serving.request), serving, serving.computed, "left at its end", false);
+    check(cache_->state(serving.request), serving, serving.computed, "final", false);
   mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint).copies);
   serving.request = {};
   ++counts_.requests;
