@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiers below an engine that keeps its own cache: an ImageCache decides by key, StateTiers moves. python image_cache.py"""
+"""Tiers below an engine with its own cache: ImageCache decides by key, StateTiers moves. python image_cache.py"""
 import time
 
 import numpy as np

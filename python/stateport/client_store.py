@@ -109,9 +109,11 @@ class _Functions:
         try:
             told = list(getattr(self._client, name)(_requests(rows, count)))
         except BaseException as error:
-            return self._log(f"{name} raised {type(error).__name__}: {error}")
+            self._log(f"{name} raised {type(error).__name__}: {error}")
+            return
         if len(told) != count:
-            return self._log(f"{name} answered {len(told)} of {count} requests")
+            self._log(f"{name} answered {len(told)} of {count} requests")
+            return
         for i, answer in enumerate(told):
             try:
                 status, size = answer if name == "get" else (answer, 0)
