@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stateport.client_store import ClientStore, RemoteRequest
-from stateport.errors import BackendError, InvalidArgument
+from stateport.errors import BackendError
 
 
 class MooncakeStore(ClientStore):
