@@ -54,7 +54,7 @@ class Object {
   /// Whose mutex the calls on this one hold: it is made of that one and changes it. Usually its own.
   [[nodiscard]] virtual const Object& turn_owner() const noexcept { return *this; }
   /// True in a callback of the calls on this object: the calling thread has the mutex, and would wait for itself.
-  [[nodiscard]] bool is_calling_back_here() const noexcept {
+  [[nodiscard]] virtual bool is_calling_back_here() const noexcept {
     return calling_back_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
 
@@ -63,7 +63,7 @@ class Object {
 
   Kind kind_;
   std::mutex mutex_;
-  std::atomic<std::thread::id> calling_back_;  ///< of a callback that runs; written with the mutex held
+  std::atomic<std::thread::id> calling_back_;  ///< of a callback that runs
 };
 
 /// While a function of the caller's runs during a call on `of`.

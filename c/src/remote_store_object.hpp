@@ -48,6 +48,7 @@ class RemoteStoreUse {
   RemoteStoreUse& operator=(const RemoteStoreUse&) = delete;
 
   [[nodiscard]] RemoteStore* store() const noexcept { return object_->store.get(); }
+  [[nodiscard]] bool is_calling_back_here() const noexcept { return object_->is_calling_back_here(); }
 
  private:
   std::shared_ptr<RemoteStoreObject> object_;

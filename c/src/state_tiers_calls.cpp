@@ -45,6 +45,11 @@ struct TiersObject final : Object {
   TiersObject(TierStores of, const StateTiersOptions& options)
       : Object(kind), stores(std::move(of)), tiers(memory, options) {}
 
+  /// Also in a callback of their remote store: it carries a request of these tiers, whose end their destructor awaits.
+  [[nodiscard]] bool is_calling_back_here() const noexcept override {
+    return Object::is_calling_back_here() || (stores.remote != nullptr && stores.remote->is_calling_back_here());
+  }
+
   /// Takes all answers there are, for the cache and for the engine.
   void gather(const Stream& stream) {
     stateport::detail::reserve_amortised(of_cache, of_cache.size() + tiers.in_flight());

@@ -28,7 +28,7 @@ def _telling(done: ctypes.c_size_t) -> Iterator[None]:
         raise
 
 
-NO_TRANSFERS = np.zeros(0, TRANSFER)
+NO_TRANSFERS, _NO_RESULTS = np.zeros(0, TRANSFER), np.zeros(0, TRANSFER_RESULT)
 NO_TRANSFERS.flags.writeable = False
 
 
@@ -49,7 +49,7 @@ class CacheTiers(_library.Object):
     commit, settle, and of finish if it has copies) names all transfers that were decided since the last such answer.
     They must be enqueued before all else that the answer names. The order of calls is in stateport/c/cache_tiers.h."""
 
-    def settle(self, results: Any = ()) -> SettledTransfers:
+    def settle(self, results: Any = _NO_RESULTS) -> SettledTransfers:
         """These transfers ended: TRANSFER_RESULT [n]. Without results it asks for transfers of calls whose answers name
         none. Raises InvalidArgument, and settles nothing, for one that is not under way."""
         array, out = records("results", results, TRANSFER_RESULT), _c.SettledTransfers()

@@ -143,7 +143,7 @@ class Engine:
     def end(self, request: int) -> None:
         del self.running[request]
         how = self.draw.choice([self.cache.finish, self.cache.finish, self.cache.preempt, self.cache.abort])
-        assert len(how(request)) == 0
+        assert len(how(request).copies) == 0
 
 
 def plan_room(plan: sp.PassPlan, row: int) -> bool:

@@ -420,7 +420,7 @@ def test_the_smallest_pool_of_the_workers_is_that_of_all() -> None:
     side.open([dataclasses.replace(info, kv_blocks=9), dataclasses.replace(info, kv_blocks=7, states=3)])
     assert (side.cache.kv_blocks, side.cache.checkpoint_slots()) == (7, 3)  # as stores must have them
     assert side.match(request("a", prompt(25)), 0) == 0 and side.counters.values == {"refused:too_long": 1}
-    with pytest.raises(sp.InvalidArgument, match="no worker told"):
+    with pytest.raises(sp.InvalidArgument, match="no worker has reported"):
         side.open([])
     side.cache.close()
     engine.close()

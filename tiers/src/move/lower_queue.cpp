@@ -93,9 +93,12 @@ bool LowerQueue::needed(const ImageKey& image, std::uint64_t before) const noexc
 void LowerQueue::feed(LowerQueueUser& user) {
   if (!is_here()) return;
   drop_late();
+  // All requests to a remote store share one queue: requests of the engine wait for reads and finds. Staging memory
+  // bounds the reads.
+  if (options_.objects) feed_reads(user);
   feed_finds(user);
   feed_writes(user);
-  feed_reads(user);
+  if (!options_.objects) feed_reads(user);
 }
 
 void LowerQueue::feed_finds(LowerQueueUser& user) {

@@ -97,10 +97,12 @@ void TransferExecutor::check(const Transfer& transfer) const {
       break;
     case Transfer::Kind::drop:
       require(is_here(transfer.from), "from", medium(transfer.from), "is no tier that is here");
+      require(transfer.to == transfer.from, "to", medium(transfer.to), "of a drop must be its from");
       break;
     case Transfer::Kind::find:
       require(transfer.from == remote && is_here(remote), "from", medium(transfer.from),
               "is no tier that can be asked");
+      require(transfer.to == transfer.from, "to", medium(transfer.to), "of a find must be its from");
       break;
     default:
       require(false, "kind", static_cast<int>(transfer.kind), "is no kind of transfer");
@@ -211,6 +213,8 @@ void TransferExecutor::send_down(std::uint32_t number) {
     operation.image = std::exchange(operation.source, {});
     return lower.push_write(number);
   }
+  // Requests wait for loads: those have staging memory first.
+  if (lower.reads_wait()) return end(number, TransferStatus::no_room);
   const std::optional<HostImage> set = lower.staging().reserve_staging(operation.transfer.image);
   if (!set) return end(number, TransferStatus::no_room);
   operation.image = *set;

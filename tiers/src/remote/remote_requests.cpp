@@ -17,11 +17,29 @@ namespace {
 /// Parts that share a call of a lane: enough to hide a round trip, few enough to leave some to other lanes.
 constexpr std::size_t parts_together = 64;
 
-/// A socket that was closed by the server must not end the process, and the engine's signals are the engine's.
-void block_signals() noexcept {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+/// Blocks all signals for threads that are made meanwhile: a socket that the server closed must not end the process,
+/// and the engine's signals are the engine's.
+class BlockedSignals {
+ public:
+  BlockedSignals() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// Whether a call can have this answer (RemoteStore).
+bool is_answer(RemoteCall call, TransferStatus status) noexcept {
+  using enum TransferStatus;
+  if (status == done || status == failed) return true;
+  if (call == RemoteCall::put) return status == no_room;
+  return status == gone || (call == RemoteCall::get && (status == damaged || status == foreign_layout));
 }
 
 }  // namespace
@@ -42,10 +60,14 @@ void RemoteRequests::serve(std::vector<std::unique_ptr<RemoteLane>> lanes, std::
   batch_bytes_ = batch_bytes;
   for (std::unique_ptr<RemoteLane>& lane : lanes) workers_.push_back(std::make_unique<Worker>(std::move(lane)));
   try {
+    const BlockedSignals blocked;  // threads inherit the mask of their maker
     for (const auto& worker : workers_) worker->thread = std::thread([this, &worker = *worker] { run(worker); });
   } catch (const std::system_error& error) {
     stop();
     throw BackendError("start of a thread", error.what());
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
@@ -92,7 +114,6 @@ bool RemoteRequests::take(Worker& worker) {
 }
 
 void RemoteRequests::run(Worker& worker) {
-  block_signals();
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -140,15 +161,14 @@ void RemoteRequests::ask(RemoteLane& lane, RemoteCall call, std::span<const Remo
   for (std::size_t i = 0; i < objects.size(); ++i) answers[i] = {.status = TransferStatus::failed};
   try {
     lane.carry_out(call, objects, answers);
-  } catch (const std::exception&) {
+  } catch (...) {
     // Objects without an answer have failed.
   }
   for (std::size_t i = 0; i < objects.size(); ++i) {
     Completion& answer = answers[i];
     const std::size_t most = bytes_of(objects[i].pieces);
-    const bool is_status = static_cast<std::size_t>(answer.status) < transfer_status_count;
     if (call != RemoteCall::get) answer.bytes = most;
-    if (!is_status || answer.bytes > most) answer.status = TransferStatus::failed;
+    if (!is_answer(call, answer.status) || answer.bytes > most) answer.status = TransferStatus::failed;
     if (answer.status != TransferStatus::done) answer.bytes = 0;
   }
 }

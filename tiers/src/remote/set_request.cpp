@@ -7,10 +7,11 @@
 namespace stateport::tiers {
 namespace {
 
-/// Of several parts: done if all are, else the first of these that a part has.
+/// Of several parts: done if all are, else the first of these that a part has. A set without one of its objects is
+/// gone, whatever the others are.
 TransferStatus worst(std::span<const TransferStatus> parts) noexcept {
   using enum TransferStatus;
-  for (const TransferStatus status : {failed, no_room, gone, damaged, foreign_layout, wrong_position})
+  for (const TransferStatus status : {gone, failed, no_room, damaged, foreign_layout, wrong_position})
     if (std::ranges::find(parts, status) != parts.end()) return status;
   return done;
 }

@@ -33,15 +33,17 @@ struct RemoteObject {
   std::span<const RemotePiece> pieces;
 };
 
+/// A key to look for or to remove. `ticket`: as of a RemoteObject.
 struct RemoteKey {
   std::uint64_t ticket = 0;
   std::string_view key;
 };
 
-/// How much may be accepted and not answered.
+/// The largest sums over requests that are accepted and not answered.
 struct RemoteQueueLimits {
   std::size_t queue_bytes = std::size_t{1} << 30;  ///< of all pieces
-  std::size_t queue_requests = 65536;
+  std::size_t queue_requests =
+      65536;  ///< a RemoteTier's request counts once for each object and encoding that it asks for
 };
 
 struct RemoteStoreStatistics {
@@ -61,10 +63,10 @@ class RemoteLane {
   RemoteLane& operator=(const RemoteLane&) = delete;
   virtual ~RemoteLane() = default;
 
-  /// Carries out a call for 1 to 64 objects, and sets the status of answers[i] to that of objects[i], as the calls of
-  /// RemoteStore say; of an object that was got also the bytes. Every answer is `failed` before: an exception leaves
-  /// answers as they are then. Arguments were checked. Pieces have bytes; exists and remove have none. A zero follows
-  /// each key.
+  /// Carries out one call for 1 to 64 objects. Sets answers[i].status to an answer that RemoteStore allows for the
+  /// call; after a get that is done, answers[i].bytes, too. Answers that it does not set, also because of an exception,
+  /// are `failed`. Arguments were checked. Pieces have bytes; exists and remove have none. A zero follows each key.
+  /// Must not destroy the store or a tier over it.
   virtual void carry_out(RemoteCall call, std::span<const RemoteObject> objects, std::span<Completion> answers) = 0;
   /// Makes a call under way, and those behind it, return soon. Another thread calls it.
   virtual void interrupt() noexcept {}
@@ -85,9 +87,9 @@ class RemoteLane {
 /// Memory. Keys and lists of pieces are copied by the call. The bytes of pieces must stay as they are (put), or may
 /// hold anything (get), until the answer. A store that needs_registration() moves only bytes of registered memory.
 ///
-/// No call waits for the network but construction and destruction: requests wait in one queue, from which each lane
-/// takes them on a thread of its own. Destruction gives up requests that were not answered: each of them may have been
-/// carried out or not. It returns when the caller's memory is not touched any more.
+/// No call waits for the network but construction, destruction and registrations of memory: requests wait in one queue,
+/// from which each lane takes them on a thread of its own. Destruction gives up requests that were not answered: each
+/// of them may have been carried out or not. It returns when the caller's memory is not touched any more.
 ///
 /// Thread-safe: any thread may call anything at any time. Which exceptions are thrown is the same for all stores; a
 /// batch that throws begins nothing. A call without memory throws std::bad_alloc; a request for which its lane has none
@@ -100,8 +102,9 @@ class RemoteStore {
   RemoteStore& operator=(const RemoteStore&) = delete;
   virtual ~RemoteStore();
 
-  /// Makes memory known to the store, for the network's hardware. Slow: call it at the start. Throws InvalidArgument
-  /// for no bytes, and for memory that was registered already, wholly or in part; BackendError if the store fails.
+  /// Makes memory known to the store, for the network's hardware. Slow: call it at the start. It may wait for a call of
+  /// a lane, and other calls wait for it. Throws InvalidArgument for no bytes, and for memory that was registered
+  /// already, wholly or in part; BackendError if the store fails.
   void register_memory(std::span<std::byte> memory);
   /// `memory` as it was registered; no request that is not answered may use it. Throws InvalidArgument for other
   /// memory.

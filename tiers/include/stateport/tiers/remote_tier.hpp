@@ -36,9 +36,10 @@ struct RemoteTierStatistics {
 /// Checkpoints in a store that many machines share, as sets of objects that do not depend on the topology of who wrote
 /// them. Nothing is decided here; capacity and eviction are the store's own.
 ///
-/// The lanes of the store carry requests out, several one request, and compute and verify checksums: of a store that
-/// carries out in poll(), the tier's poll() does. poll() answers each request once. The store's queue bounds them. No
-/// call waits for the store but the destructor. Any thread may call anything at any time.
+/// Lanes of the store carry requests out, several lanes one request, and seal and verify objects. With a store that
+/// works in poll() this happens in the tier's poll(). poll() answers each request once. The limits of the store's queue
+/// bound the requests under way. No call waits for the store but the destructor. Any thread may call anything at any
+/// time.
 ///
 /// Verified. A read is answered `done` when all objects of the set were there and header, key and all checksums of each
 /// fit. The header decides, never the name alone. An object whose content does not fit its name is removed from the
@@ -62,7 +63,8 @@ class RemoteTier {
   RemoteTier(MemoryResource& memory, const RemoteOptions& options, const ModelId& model, bool scrub = false);
   RemoteTier(RemoteTier&&) noexcept;
   RemoteTier& operator=(RemoteTier&&) noexcept;
-  /// Requests that lanes have not begun are given up. Waits for those that they have: they use the caller's memory.
+  /// Gives up requests that no lane has begun. Waits for those that lanes have begun, because these use the caller's
+  /// memory. Must not run in a lane of the store.
   ~RemoteTier();
 
   /// The sets for a content and group, in the order of encodings; empty if the tier holds no such keys.
@@ -82,7 +84,8 @@ class RemoteTier {
   [[nodiscard]] bool read(std::uint64_t ticket, const ImageKey& key, std::span<std::byte> set);
   /// Asks whether all objects of a key are there, in any encoding. Answers: done, gone, failed. Otherwise as write.
   [[nodiscard]] bool find(std::uint64_t ticket, const ImageKey& key);
-  /// Removes the objects of a key, in every encoding, from the store; for everybody. Not answered. Otherwise as write.
+  /// Removes the objects of a key, in every encoding, from the store; for everybody. Not answered, and not ordered with
+  /// other requests: it may take effect after a later write was answered. False: the queue is full. Throws as write.
   [[nodiscard]] bool remove(const ImageKey& key);
 
   /// Takes answers, in the order in which requests ended. Returns how many were written to `completions`.
