@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -66,7 +67,8 @@ struct TiersObject final : Object {
   void serve(const std::shared_ptr<CacheObject>& cache) {
     const auto before = served.lock();
     if (before == cache) return;
-    require_state(tiers.in_flight() == 0 && (before == nullptr || (of_cache.empty() && elsewhere.empty())), "cache",
+    const bool is_idle = of_cache.empty() && elsewhere.empty() && waiting.empty();
+    require_state(tiers.in_flight() == 0 && (before == nullptr || is_idle), "cache",
                   "transfers of another cache, or of the engine, are under way");
     waiting.clear();
     waiting.reserve(cache->tiers().transfers_max());
@@ -80,6 +82,17 @@ struct TiersObject final : Object {
     tiers.execute(stream, {});
     tiers.reserve(transfers);
     stateport::detail::reserve_amortised(elsewhere, elsewhere.size() + transfers);
+  }
+  /// The cache hears of the ends that were gathered, of each once, even if it refuses them.
+  SettledTransfers settle(CacheTiers& cache) {
+    try {
+      const SettledTransfers settled = cache.settle(of_cache);
+      of_cache.clear();
+      return settled;
+    } catch (const InvalidArgument&) {
+      of_cache.clear();
+      throw;
+    }
   }
   /// Begins transfers of the cache, or they have failed. Precondition: prepare().
   void begin(CacheTiers& cache, const Stream& stream, TransferPlan transfers);
@@ -137,7 +150,9 @@ void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan tra
       else if (transfer.from != Medium::elsewhere)
         failed.push_back({transfer.id, TransferStatus::failed});
     }
-    transfers = cache.settle(failed).transfers;
+    const SettledTransfers settled = cache.settle(failed);
+    loaded += settled.ready_requests;
+    transfers = settled.transfers;
     note_elsewhere(transfers);
   }
 }
@@ -331,9 +346,16 @@ stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* ti
     const Stream on = Stream::from_native(stream);
     const std::vector<Transfer> plan = read_transfers(transfers, count);
     held->serve(find<CacheObject>(cache, "cache"));
-    held->begin_waiting(below, on);
+    const Callback settles(*held);  // a cache that hears of an end may call the engine
+    std::exception_ptr refused;
+    try {
+      held->begin_waiting(below, on);
+    } catch (const InvalidArgument&) {
+      refused = std::current_exception();
+    }
     held->prepare(on, plan.size());
     held->begin(below, on, plan);
+    if (refused != nullptr) std::rethrow_exception(refused);
   });
 }
 
@@ -345,10 +367,10 @@ stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tier
     CacheTiers& below = held_cache->tiers();
     const Stream on = Stream::from_native(stream);
     held->serve(find<CacheObject>(cache, "cache"));
+    const Callback settles(*held);  // a cache that hears of an end may call the engine
     held->begin_waiting(below, on);
     held->gather(on);
-    const SettledTransfers settled = below.settle(held->of_cache);
-    held->of_cache.clear();
+    const SettledTransfers settled = held->settle(below);
     held->loaded += settled.ready_requests;
     held->waiting.assign(settled.transfers.begin(), settled.transfers.end());
     held->begin_waiting(below, on);

@@ -57,6 +57,7 @@ ImagePlan ImageCache::drain() {
 
 ImagePlan ImageCache::settle(std::span<const TransferResult> results) {
   impl_->check(results);
+  impl_->begin_settle();
   for (const TransferResult& result : results) impl_->settle(result);
   return impl_->plan();
 }

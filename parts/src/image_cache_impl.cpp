@@ -245,6 +245,7 @@ ImagePlan ImageCache::Impl::plan(RequestId request) {
 void ImageCache::Impl::begin(std::uint32_t at, Task task, Medium from, Medium to) {
   ImageEntry& entry = entries_[at];
   entry.task = task;
+  entry.has_waited = false;
   entry.from = from;
   entry.to = to;
   if (from != Medium::device) ++tier(from).busy;
@@ -348,16 +349,20 @@ void ImageCache::Impl::refuse(ImageTier& tier, std::uint32_t at) {
   ++waiting_;
 }
 
-/// After `no_room`. False: the tier has nothing left to give up. The remote tier evicts by itself.
+/// After `no_room`. False: the tier has nothing left to give up. The remote tier evicts by itself. Images that found no
+/// room together have one cause: the gap grows once for all of them. A task waits for a load only once, so that it ends
+/// while loads overlap.
 bool ImageCache::Impl::can_try_again(ImageTier& tier, std::uint32_t at) {
-  if (tier.medium() != Medium::host && tier.loads > 0) {
+  if (tier.medium() != Medium::host && tier.loads > 0 && !std::exchange(entries_[at].has_waited, true)) {
     tier.writes_wait = true;
     return true;
   }
+  if (tier.medium() == Medium::remote) return false;
+  if (tier.gap_grew) return true;
   const std::int64_t most = tier.capacity_bytes() - bytes_of(at);
-  if (tier.medium() == Medium::remote || tier.gap_bytes >= most) return false;
+  if (tier.gap_bytes >= most) return false;
   tier.gap_bytes = std::min(most, tier.gap_bytes + std::max<std::int64_t>(tier.capacity_bytes() / gap_parts, 1));
-  return true;
+  return tier.gap_grew = true;
 }
 
 /// The task of an image has ended. A move that failed gives the image up all the same: else nothing makes room again.

@@ -44,6 +44,10 @@ class ImageCache::Impl {
   void ask(const ImageKey& image, RequestId request);
   void remove(const ImageKey& image);
   void drain();
+  /// Results that follow are of one call.
+  void begin_settle() noexcept {
+    for (detail::ImageTier& tier : tiers_) tier.gap_grew = false;
+  }
   void settle(const TransferResult& result);
   /// Starts whatever has room now, and answers the plan of the call.
   [[nodiscard]] ImagePlan plan(RequestId request = {});

@@ -39,9 +39,10 @@ struct ImageEntry {
   Task task = Task::none;
   Medium from = Medium::device;
   Medium to = Medium::host;
-  bool waits = false;     ///< the task: for room, or for its turn
-  bool unwanted = false;  ///< removed while the task was there
-  bool used = false;      ///< the entry
+  bool waits = false;       ///< the task: for room, or for its turn
+  bool has_waited = false;  ///< the task, for a load to end
+  bool unwanted = false;    ///< removed while the task was there
+  bool used = false;        ///< the entry
 
   [[nodiscard]] bool is_held() const noexcept { return pins > 0 || reads > 0 || task != Task::none; }
   [[nodiscard]] bool is_leaving(Medium medium) const noexcept { return task == Task::move && from == medium; }

@@ -83,6 +83,7 @@ class ImageTier {
   std::int64_t leaving_bytes = 0;  ///< of images that are being moved down and are still here
   std::int64_t queued_bytes = 0;   ///< of stores and copies into this tier that are not answered
   std::int64_t gap_bytes = 0;      ///< kept free, because images found no room
+  bool gap_grew = false;           ///< since settle() began
   std::uint32_t busy = 0;          ///< transfers whose answer may make room here
   std::uint32_t loads = 0;         ///< from here
   bool writes_wait = false;        ///< stores and copies into this tier, for the end of a load

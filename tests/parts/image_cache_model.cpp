@@ -115,6 +115,7 @@ void ImageCacheModel::name(Transfer transfer, std::size_t image) {
 }
 void ImageCacheModel::begin(std::size_t image, Task task, std::size_t from, std::size_t to) {
   images_[image].task = task;
+  images_[image].has_waited = false;
   images_[image].from = from;
   images_[image].to = to;
   images_[image].waits = true;
@@ -296,10 +297,14 @@ void ImageCacheModel::arrived(const UnderWay& part, TransferStatus status) {
   Tier& tier = tiers_[i.to];
   if (status == TransferStatus::no_room && !i.unwanted) {
     const std::int64_t most = tier.capacity - bytes_of(part.image);
-    const bool waits = tier.medium != Medium::host && loads(i.to) > 0;
+    const bool waits = tier.medium != Medium::host && loads(i.to) > 0 && !i.has_waited;
     tier.writes_wait = tier.writes_wait || waits;
-    if (waits || (tier.medium != Medium::remote && tier.gap < most)) {
-      if (!waits) tier.gap = std::min(most, tier.gap + std::max<std::int64_t>(tier.capacity / 16, 1));
+    i.has_waited = i.has_waited || waits;
+    if (waits || (tier.medium != Medium::remote && (tier.gap_grew || tier.gap < most))) {
+      if (!waits && !tier.gap_grew) {
+        tier.gap = std::min(most, tier.gap + std::max<std::int64_t>(tier.capacity / 16, 1));
+        tier.gap_grew = true;
+      }
       i.waits = true;
       tier.queue.push_front(part.image);
       return;
@@ -320,6 +325,7 @@ void ImageCacheModel::arrived(const UnderWay& part, TransferStatus status) {
 }
 
 ImageCacheModel::Plan ImageCacheModel::settle(const std::vector<TransferResult>& results) {
+  for (Tier& tier : tiers_) tier.gap_grew = false;
   for (const TransferResult& result : results) {
     const UnderWay part = under_way_.at(result.id);
     under_way_.erase(result.id);

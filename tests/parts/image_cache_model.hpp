@@ -50,6 +50,7 @@ class ImageCacheModel {
   struct Image {
     std::vector<bool> in;  ///< by tier
     Task task = Task::none;
+    bool has_waited = false;
     bool waits = false;
     bool unwanted = false;
     std::size_t from = 0;
@@ -66,6 +67,7 @@ class ImageCacheModel {
     Medium medium;
     std::int64_t capacity;
     std::int64_t gap = 0;
+    bool gap_grew = false;
     bool writes_wait = false;
     std::deque<std::size_t> queue;
   };

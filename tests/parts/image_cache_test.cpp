@@ -221,6 +221,37 @@ TEST_CASE("a store that finds no room is tried again with more of it, and given 
   CHECK(watched.put({kv(23)}) == Names{"store 23 file"});
 }
 
+TEST_CASE("images that find no room together make room for themselves, and not for each of them again") {
+  Watched watched({.file_bytes = 2560, .kv_image_bytes = 10});
+  watched.put(kvs(1, 256));
+  watched.end_all();
+  REQUIRE(watched.cache.usage(Medium::file).images == 256);
+  watched.put(kvs(301, 348));
+  REQUIRE(watched.under_way.size() == 48);
+  std::vector<TransferResult> results;
+  for (const Transfer& store : std::exchange(watched.under_way, {})) results.push_back({store.id, Status::no_room});
+  watched.took(watched.cache.settle(results));
+  watched.end_all();
+  CHECK(watched.missing() == 0);
+  CHECK(watched.cache.usage(Medium::file).images >= 256 - 16);
+}
+
+TEST_CASE("an image that files refuse waits for a load once, also while loads overlap") {
+  Watched watched({.file_bytes = 40, .kv_image_bytes = 10});
+  watched.put(kvs(1, 3));
+  watched.end_all();
+  watched.get({kv(1)});
+  watched.put({kv(4)});
+  std::swap(watched.under_way[0], watched.under_way[1]);
+  CHECK(watched.end(Status::no_room).empty());
+  watched.get({kv(1)});
+  CHECK(watched.end() == Names{"store 4 file"});  // a load has ended
+  std::swap(watched.under_way[0], watched.under_way[1]);
+  CHECK(watched.end(Status::no_room) == Names{"drop 3 file", "store 4 file"});  // another one is under way
+  watched.end_all();
+  CHECK(watched.where(4) == "file");
+}
+
 TEST_CASE("images that files refuse while loads are under way wait for the end of a load, and evict nothing") {
   Watched watched({.file_bytes = 40, .kv_image_bytes = 10});
   watched.put(kvs(1, 3));

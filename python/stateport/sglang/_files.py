@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stateport._arrays import Records
 from stateport.errors import NoCapacity
 from stateport.file_tier import Bytes, FileTier
-from stateport.image_cache import ImageCache
+from stateport.image_cache import ImageCache, ImagePlan
 from stateport.sglang._keys import transfer_results
 from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES
 
@@ -50,10 +50,19 @@ class WaitingFiles:
                 drops = plan.transfers["kind"] == _DROP
                 self.tier.remove(plan.transfers["image"][drops])
                 stores = plan.transfers[~drops]
-                status = self._write(stores["image"], [images[i] for i in stores["place"].tolist()])
+                try:
+                    status = self._write(stores["image"], [images[i] for i in stores["place"].tolist()])
+                except BaseException:
+                    self._give_up(request, plan)
+                    raise
                 plan = self._cache.settle(transfer_results(stores["id"], status))
                 ended = plan.ended
             return ended[request] == 0
+
+    def _give_up(self, request: int, plan: ImagePlan) -> None:
+        while request not in plan.ended:
+            stores = plan.transfers[plan.transfers["kind"] != _DROP]
+            plan = self._cache.settle(transfer_results(stores["id"], "failed"))
 
     def _write(self, keys: Records, images: Sequence[Bytes]) -> str:
         """Into one file: all or none."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from stateport._arrays import Int32s, Records
-from stateport.errors import BackendError
+from stateport.errors import BackendError, InvalidArgument, OutOfMemory
 from stateport.image_cache import ImageCache, ImagePlan
 from stateport.sglang._keys import transfer_results
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES
@@ -161,8 +161,9 @@ class Mover:
         self._take(plan)
         try:
             self.tiers.execute(plan.transfers, self._stream)
-        except Exception:
-            # Its drops happen all the same: the cache counts on their room. The plan of the answers is carried out.
+        except (InvalidArgument, OutOfMemory):
+            # Nothing has begun. Its drops happen all the same: the cache counts on their room. The plan of the answers
+            # is carried out.
             logger.exception("stateport: transfers cannot begin")
             drops = plan.transfers["kind"] == _DROP
             self.tiers.execute(plan.transfers[drops], self._stream)

@@ -96,7 +96,9 @@ class DevicePools:
         kv, states = self.image_bytes(PoolName.KV), self.image_bytes(PoolName.MAMBA)
         cache = ImageCache(host_bytes=int(tiers.info()["host_bytes"]), file_bytes=options.file_bytes,
                            kv_image_bytes=kv, state_image_bytes=[states] if states else [], write_through=True,
-                           queue_bytes=min(_STAGING_BYTES // 2, _IMAGES_UNDER_WAY * min(kv, states or kv)))
+                           queue_bytes=min(_STAGING_BYTES // 2, _IMAGES_UNDER_WAY * min(kv, states or kv)),
+                           # Of everything on the device a store and a load.
+                           images_under_way_max=2 * (self.kv.slots + (self.states.slots if self.states else 0)))
         if options.folder:
             found = tiers.keys("file")
             tiers.remove(found[~cache.attach("file", found)])

@@ -128,8 +128,11 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._lost.clear()
         index, keys = self.layer_done_counter.update_producer(), self._keys(*queued)
 
-        def done(good: bool) -> None:
-            self._mover.cache.unpin(keys)
+        pinned = [keys]
+
+        def done(good: bool) -> None:  # again, if that raised
+            if pinned:
+                self._mover.cache.unpin(pinned.pop())
             if good and not lost:
                 for layer in range(self._pools.layers):
                     self.layer_done_counter.complete(index, layer)

@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import DynamicCache
 
 from stateport import runtime
-from stateport._arrays import Int32s, Records
+from stateport._arrays import TRANSFER_RESULT, Int32s, Records
 from stateport.cache_options import SlotLayout, StartedRequest
-from stateport.errors import ClosedError, InternalError, InvalidState
+from stateport.errors import ClosedError, InternalError, InvalidState, OutOfMemory
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import Namespace, random_seed
-from stateport.passes import PassPlan
+from stateport.passes import PassCommit, PassPlan
 from stateport.request_cache import RequestCache
 from stateport.store import StateStore
-from stateport.tier_options import TierOptions
+from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
 from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
 from stateport.transformers.fingerprint import model_name
@@ -30,6 +31,7 @@ from stateport.transformers.speed import Speed
 from stateport.transformers.stores import Stores, kv_bytes_per_token
 
 _POLL_S = 0.0001  # between looks at a load that is under way
+_DROP = TRANSFER_KINDS.index("drop")
 
 Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, end) of a request
 
@@ -94,13 +96,14 @@ class Ledger:
                 self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),
                                      file_bytes_per_s=speed.bytes_per_s("file"),
                                      tokens_per_s=speed.tokens_per_s(len(tokens)))
-            started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=time.monotonic() - self._clock)
-            if started is None:
-                return None
-            self._begin(started.transfers)
+            started = self._start(tokens, namespace, hint)
+        if started is None:
+            return None
         running = Running(started.request, started)
         try:
             begin = time.perf_counter()
+            with self.lock:
+                self._begin(started.transfers)
             while self._waits(running):
                 time.sleep(_POLL_S)
             running.loaded_s = time.perf_counter() - begin
@@ -110,6 +113,15 @@ class Ledger:
             self.abort(running)
             raise
         return running
+
+    def _start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None) -> StartedRequest | None:
+        """A request that was given up while it loaded keeps its number until the cache hears of the end."""
+        now_s = time.monotonic() - self._clock
+        started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
+        if started is not None or self.tiers is None:
+            return started
+        self._end()
+        return self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
 
     def _waits(self, running: Running) -> bool:
         with self.lock:
@@ -215,15 +227,20 @@ class Ledger:
         running.live = int(plan.groups[0].write_slot[0])
         self.stores.save_kv(cache, first, plan.kv(0, first)[:count])
         commit = self.book.commit(plan, [len(sampled)], sampled)
-        self._begin(commit.transfers)
-        if len(commit.groups[0].copies):
-            if cache.get_seq_length() != first + count:
-                raise InternalError(f"a state after {first + count} tokens is wanted, and the one that there is comes "
-                                    f"after {cache.get_seq_length()}")
-            self.stores.save_state(cache, running.live)
-            self._copy(commit.groups[0].copies)
+        try:
+            self._begin(commit.transfers)
+        finally:
+            self._keep(running, cache, commit, first + count)
         running.position += count
         self._end()
+
+    def _keep(self, running: Running, cache: DynamicCache, commit: PassCommit, tokens: int) -> None:
+        if len(commit.groups[0].copies):
+            if cache.get_seq_length() != tokens:
+                raise InternalError(f"a state after {tokens} tokens is wanted, and the one that there is comes after "
+                                    f"{cache.get_seq_length()}")
+            self.stores.save_state(cache, running.live)
+            self._copy(commit.groups[0].copies)
 
     def _clear(self, store: StateStore, slots: Int32s) -> None:
         if len(slots):
@@ -240,8 +257,17 @@ class Ledger:
             runtime.synchronize()
 
     def _begin(self, transfers: Records) -> None:
-        if self.tiers is not None:
+        """Transfers that cannot begin have failed."""
+        if self.tiers is None:
+            return
+        try:
             self.tiers.begin_transfers(self.book, transfers, self._stream())
+        except (OutOfMemory, InvalidState):
+            failed = np.zeros(np.count_nonzero(transfers["kind"] != _DROP), TRANSFER_RESULT)
+            failed["id"] = transfers["id"][transfers["kind"] != _DROP]
+            failed["status"] = TRANSFER_STATUSES.index("failed")
+            self.book.settle(failed)
+            raise
 
     def _end(self) -> None:
         if self.tiers is not None:

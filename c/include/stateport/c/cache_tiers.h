@@ -9,13 +9,13 @@
 /// The tiers below the device, as the mover of the bytes sees them: stateport::CacheTiers. The conventions are in
 /// stateport/c/core.h.
 ///
-///     start, plan, insert, commit → carry `transfers` out → enqueue all else that was answered
+///     start, plan, insert, commit, end → carry `transfers` out → enqueue all else that was answered
 ///     whenever some have ended    → settle → carry `transfers` out
 ///
 /// An answer with the member `transfers` names every transfer that was decided since the last such answer: by the same
-/// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, an insert
-/// without room). Each transfer is named once, and lies in memory of the cache until its next call. A settle of nothing
-/// asks for transfers at any time.
+/// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, a start or an
+/// insert without room). Each transfer is named once: it is carried out even if the plan that names it is cancelled or
+/// replaced. It lies in memory of the cache until its next call. A settle of nothing asks for transfers at any time.
 ///
 /// Order. A store reads a slot that a copy answered later may overwrite, and a load writes a slot that a copy answered
 /// earlier may read or write. So the transfers of an answer are enqueued before all else that it names. The answer of a

@@ -22,7 +22,7 @@ extern "C" {
 ///
 /// Under a request cache, one at a time:
 ///
-///     start, plan, insert, commit → begin_transfers, with the transfers of the answer → enqueue all else of it
+///     start, plan, insert, commit, end → begin_transfers, with the transfers of the answer → enqueue all else of it
 ///     once a step, and while requests load → end_transfers
 ///
 /// Without one: put, get, lookup, remove, poll.
@@ -148,7 +148,9 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 /// Begins the transfers of an answer of the cache, but for loads from STATEPORT_MEDIUM_ELSEWHERE. Call it before all
 /// else of that answer is enqueued on this stream. Slots and blocks of the cache that the stores do not have are
 /// refused. These transfers have failed then, and so have those that the cache names on their answers.
-/// STATEPORT_OUT_OF_MEMORY: nothing has begun, and the call can be made again.
+/// STATEPORT_OUT_OF_MEMORY, or INVALID_STATE for a stream that captures: nothing has begun, and the call can be made
+/// again until the next call of the cache. STATEPORT_BACKEND_ERROR: the transfers are under way; do not repeat the
+/// call.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
                                                        stateport_request_cache* cache,
                                                        const stateport_transfer* transfers, size_t count);

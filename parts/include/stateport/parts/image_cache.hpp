@@ -29,8 +29,9 @@ namespace stateport {
 /// image waits while transfers are under way that may make room, and else goes to the next tier. A copy takes the place
 /// only of images that the order evicts before it. After `no_room` a tier keeps as much free as it seems to lose to
 /// gaps, the transfer is named again, and images that arrive use these bytes up again; the remote tier evicts by
-/// itself. After `no_room` while loads from files or the remote tier are under way, images wait for the end of a load
-/// instead: loads come first in the queues of StateTiers.
+/// itself. All results of one settle() count as one lack of room. After `no_room` while loads from files or the remote
+/// tier are under way, an image waits for the end of a load instead, once: loads come first in the queues of
+/// StateTiers.
 ///
 /// Of the images of one call the first counts as used last: in a prefix all later images need those before them.
 ///

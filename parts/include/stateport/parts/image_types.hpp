@@ -29,7 +29,7 @@ struct ImageCacheOptions {
   std::int64_t queue_bytes = std::int64_t{64} << 20;
   /// Every order but hix, gdsf and priority, which rank by facts that a key alone does not tell.
   EvictionOrder eviction = EvictionOrder::lru;
-  /// The images that requests may wait for at a time, at most.
+  /// The images that requests may wait for at a time, at most. A call counts images beyond it as missing.
   std::size_t images_under_way_max = std::size_t{1} << 16;
 };
 

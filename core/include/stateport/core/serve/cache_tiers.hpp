@@ -20,13 +20,13 @@ struct SettledTransfers {
 /// The tiers of a RequestCache below the device, as the mover of the bytes sees them. The cache decides and names
 /// transfers in its answers. The mover carries them out and tells the cache when they have ended.
 ///
-///     start, plan, insert, commit ─► execute `transfers` ─► enqueue all else that was answered
+///     start, plan, insert, commit, end ─► execute `transfers` ─► enqueue all else that was answered
 ///     whenever some have ended    ─► settle ─► execute `transfers`
 ///
 /// An answer with the member `transfers` names every transfer that was decided since the last such answer: by the same
-/// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, an insert
-/// without room). Each transfer is named once. The span is valid until the next call of anything. settle({}) asks for
-/// transfers at any time.
+/// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, a start or an
+/// insert without room). Each transfer is named once: it is carried out even if the plan that names it is cancelled or
+/// replaced. The span is valid until the next call of anything. settle({}) asks for transfers at any time.
 ///
 /// Order. A store reads a slot that a copy answered later may overwrite, and a load writes a slot that a copy answered
 /// earlier may read or write. So the transfers of an answer are enqueued before all else that it names. The answer of a
