@@ -362,9 +362,9 @@ def test_an_answer_that_is_none_fails_its_request_and_is_logged(
 def test_any_iterable_answers(caplog: pytest.LogCaptureFixture) -> None:
     client = TellingClient()
     with sp.ClientStore(client) as store:
-        client.told = (status for status in ("gone", "done", "no_room"))
+        client.told = (status for status in ("gone", "done", "failed"))
         store.exists([1, 2, 3], ["a", "b", "c"])
-        assert answers(store, 3) == {1: ("gone", 0), 2: ("done", 0), 3: ("no_room", 0)}
+        assert answers(store, 3) == {1: ("gone", 0), 2: ("done", 0), 3: ("failed", 0)}
 
         def breaks() -> Any:
             yield "done"
