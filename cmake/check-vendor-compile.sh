@@ -150,10 +150,10 @@ inspect() {
 
 # compile_example: the example that captures a graph, as a user's compiler compiles it.
 compile_example() {
-  local headers=() layer
-  for layer in core parts backends kernels tiers; do headers+=(-I "$checkout/$layer/include"); done
+  local public=() layer
+  for layer in core parts backends kernels tiers; do public+=(-I "$checkout/$layer/include"); done
   "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wno-missing-field-initializers -DHAS_CUDA_TOOLKIT \
-    -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" "${headers[@]}" \
+    -isystem "$(dirname "$(dirname "$(command -v nvcc)")")/include" "${public[@]}" \
     "$checkout/examples/cuda-graph/main.cpp"
 }
 

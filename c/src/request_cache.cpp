@@ -231,12 +231,12 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(gro
 }
 
 void PassPlanArrays::set(const PassPlan& plan, const stateport_transfer* transfers) {
-  told_ = {.pass = plan.pass,
-           .transfers = transfers,
-           .transfer_count = plan.transfers.size(),
-           .ready = plan.ready ? 1 : 0,
-           .rows_without_room = plan.rows_without_room,
-           .rows = plan.rows.size()};
+  answer_ = {.pass = plan.pass,
+             .transfers = transfers,
+             .transfer_count = plan.transfers.size(),
+             .ready = plan.ready ? 1 : 0,
+             .rows_without_room = plan.rows_without_room,
+             .rows = plan.rows.size()};
   room_.clear();
   start_.clear();
   kv_.clear();
@@ -257,7 +257,7 @@ void PassPlanArrays::add(const RowPlan& row) {
   start_.push_back(row.start);
   kv_.push_back(row.kv.ids.data());
   kv_count_.push_back(static_cast<std::int64_t>(row.kv.ids.size()));
-  if (row.room) told_.kv_tokens_per_id = row.kv.tokens_per_id;
+  if (row.room) answer_.kv_tokens_per_id = row.kv.tokens_per_id;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     if (group < row.states.size())
       groups_[group].add(index, row.states[group]);
@@ -267,7 +267,7 @@ void PassPlanArrays::add(const RowPlan& row) {
 }
 
 stateport_pass_plan PassPlanArrays::view() const noexcept {
-  stateport_pass_plan told = told_;
+  stateport_pass_plan told = answer_;
   told.room = room_.data();
   told.start = start_.data();
   told.kv = kv_.data();

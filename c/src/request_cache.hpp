@@ -60,7 +60,7 @@ class PassPlanArrays {
  private:
   void add(const RowPlan& row);
 
-  stateport_pass_plan told_ = {};
+  stateport_pass_plan answer_ = {};
   std::vector<std::uint8_t> room_;
   std::vector<std::int64_t> start_;
   std::vector<const std::int32_t*> kv_;

@@ -61,16 +61,16 @@ class GroupRoom {
   GroupRoom(Struct* groups, std::size_t count, std::size_t wanted)
       : to_(groups, groups == nullptr ? 0 : count, "groups") {
     require(groups == nullptr || count == wanted, "group_count", count, "must be the number of groups of the cache");
-    told_ = groups != nullptr;
+    is_wanted_ = groups != nullptr;
   }
   template <class Arrays>
   void write(const std::vector<Arrays>& groups) const noexcept {
-    for (std::size_t group = 0; told_ && group < groups.size(); ++group) to_.write(group, groups[group].view());
+    for (std::size_t group = 0; is_wanted_ && group < groups.size(); ++group) to_.write(group, groups[group].view());
   }
 
  private:
   OutArray<Struct> to_;
-  bool told_;
+  bool is_wanted_;
 };
 
 /// Where a plan goes.

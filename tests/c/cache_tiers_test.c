@@ -215,6 +215,30 @@ static size_t finds_of(int32_t max_finds) {
   return finds;
 }
 
+/// Each of two requests that one call starts names its own finds.
+static void start_two(void) {
+  stateport_tier_options below = tiers_of_test;
+  below.remote_bytes = 600;
+  cache_setup setup;
+  make_setup(&setup, tree_slots, 0, &below);
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+  int32_t tokens[40];
+  for (int32_t i = 0; i < 40; ++i) tokens[i] = i;
+  const stateport_prompt prompts[] = {{.size = sizeof *prompts, .tokens = tokens, .count = 40},
+                                      {.size = sizeof *prompts, .tokens = tokens + 1, .count = 39}};
+  stateport_started_request started[] = {{.size = sizeof *started}, {.size = sizeof *started}};
+  size_t done = 0;
+  CHECK_OK(stateport_request_cache_start(cache, prompts, 2, started, &done));
+  CHECK(done == 2);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(started[i].transfer_count > 1);
+    for (size_t find = 0; find < started[i].transfer_count; ++find)
+      CHECK(started[i].transfers[find].request == started[i].request);
+  }
+  CHECK_OK(stateport_request_cache_destroy(cache));
+}
+
 static void refuse_answers(stateport_request_cache* cache) {
   const int32_t tokens[] = {1, 2, 3, 4, 5};
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 5};
@@ -288,6 +312,7 @@ static void refuse_attached(stateport_request_cache* cache) {
 
 void test_cache_tiers_refusals(void) {
   CHECK(finds_of(0) > 1 && finds_of(1) == 1 && finds_of(STATEPORT_NONE) == 0);
+  start_two();
   refuse_all_options();
   refuse_without_tiers();
   cache_setup setup;

@@ -70,7 +70,7 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
 }
 
 /// Contents that left the tree are free again.
-void RadixKv::take_back(const Freed& freed) {
+void RadixKv::reclaim(const Freed& freed) {
   kv_.release(freed.kv);
   for (const SlotId state : freed.slots) {
     ++evicted_states_;
@@ -86,7 +86,7 @@ bool RadixKv::evict(EvictDemand demand) {
   freed_.clear();
   const EvictResult evicted = tree_.evict(demand, freed_);
   evicted_kv_tokens_ += evicted.tokens;
-  take_back(freed_);
+  reclaim(freed_);
   return evicted != EvictResult{};
 }
 
@@ -113,7 +113,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
                     ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
                     : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
-  take_back(freed_);
+  reclaim(freed_);
   request.lock = tree_.lock(request.hit);
   if (live != nullptr) {
     *live = request.hit.live_slot.valid() ? request.hit.live_slot : take_state();
@@ -179,7 +179,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
        .spare = donation.spare,
        .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
       freed_);
-  take_back(freed_);
+  reclaim(freed_);
   const bool is_own = !inserted.state_exists && inserted.prefix_tokens == request.held_tokens;
   if (!donation.ends && !is_own) hold_path(id, tokens);
   if (!donation.ends && is_own) {  // the row names the KV that the tree took
@@ -213,7 +213,7 @@ void RadixKv::drop_state(RequestId id, NodeId node) {
   requests_[id.index()].lock.release();
   freed_.clear();
   tree_.drop_state(node, freed_);
-  take_back(freed_);
+  reclaim(freed_);
 }
 
 const GrowingHashes& RadixKv::hashes_of(RequestId id, std::int64_t tokens) {

@@ -122,7 +122,7 @@ class RadixKv {
   }
   [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
   void look_further(RequestId request, OpenedPrompt& opened) const;
-  void take_back(const Freed& freed);
+  void reclaim(const Freed& freed);
   void on_kv_event(const KvEvent& event);
 
   RequestBook& book_;

@@ -42,7 +42,7 @@ class StateportTree:
         extra, salt = (None if part is None else ctypes.addressof(part) for part in parts)
         named = c.Namespace(extra_key=extra, extra_key_bytes=len(space[0] or ""), salt=salt,
                             salt_bytes=len(space[1] or ""))
-        named.parts = parts  # kept alive
+        named.__dict__["parts"] = parts  # kept alive; the struct takes its own members alone
         return named
 
     def take_freed(self) -> list[int]:
