@@ -40,16 +40,21 @@ bool SlotPool::allocate(std::span<SlotId> out) noexcept {
 
 void SlotPool::release(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) require(owned(slot).locks == 0, "slot", slot, "is pinned");
-  // Freed one by one so that a slot named twice is found; then everything done so far is undone.
+  // Slots are marked one by one, so that one that is named twice is found.
+  constexpr std::int32_t marked = -1;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     Slot& entry = slots_[slots[i].index()];
-    if (entry.owner == nobody) {
-      for (std::size_t k = 0; k < i; ++k) slots_[slots[k].index()].owner = caller;
+    if (entry.locks == marked) {
+      for (const SlotId before : slots.first(i)) slots_[before.index()].locks = 0;
       require(false, "slots", slots[i], "is named twice");
     }
-    entry.owner = nobody;
+    entry.locks = marked;
   }
-  for (const SlotId slot : slots) books_->ring[ring_index(free_count_++)] = slot;
+  for (const SlotId slot : slots) {
+    slots_[slot.index()].owner = nobody;
+    slots_[slot.index()].locks = 0;
+    books_->ring[ring_index(free_count_++)] = slot;
+  }
 }
 
 void SlotPool::unlock(SlotId slot) {

@@ -64,7 +64,10 @@ TEST_CASE("a slot pool refuses bad slots and stays as it was") {
   CHECK_THROWS_AS(pool.release(SlotId{3}), InvalidArgument);
   CHECK_THROWS_AS(pool.release(SlotId{}), InvalidArgument);
   const std::vector twice{slot, slot};
+  pool.set_owner(slot, 1);
   CHECK_THROWS_AS(pool.release(twice), InvalidArgument);
+  CHECK(pool.owner(slot) == 1);
+  pool.set_owner(slot, SlotPool::caller);
   CHECK_THROWS_AS(pool.unlock(slot), InvalidArgument);
   CHECK_THROWS_AS(pool.set_owner(slot, -2), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(pool.tag(SlotId{0})), InvalidArgument);

@@ -21,9 +21,9 @@ struct LayerRange {
 };
 inline constexpr LayerRange all_layers = {0, INT32_MAX};
 
-/// Copies states from one or two source stores to one destination store. Binding computes the tile table once and
-/// waits for its upload; every call after that is one launch for all layers, tensors and copies, on the caller's
-/// stream, without fence, allocation or lock. If a slot of either store is one piece without gaps
+/// Copies states from one or two source stores to one destination store. Making a copier uploads the tile table and
+/// waits. A later call is one launch for all layers, tensors and copies, on the caller's stream. Up to
+/// inline_copies_max copies never wait or allocate. If a slot of either store is one piece without gaps
 /// (StoreLayout::slot_major, tensors of whole 16-byte words), and one store lies in pinned memory of the host and the
 /// other on the device, the vendor's copy engine copies the states instead, with one call for each.
 ///
@@ -34,8 +34,8 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 ///
 /// Recurrent tensors of these types become int8_block32 in a store of checkpoints (see quantised()), and come back. A
 /// block's scale is its largest magnitude / 127, rounded up to fp16; values are rounded to nearest even. A restored
-/// element differs by at most half of the scale: by 1 / 253 of the largest of its block, unless that is below 0.008 or
-/// above 8.3 million. A block of zeros stays one; above 127 * 65504, elements become 127 * 65504; a block with an
+/// element differs by at most half of the scale: 1 / 253 of its block's largest magnitude, if this is from 0.008 to
+/// 8.3 million. A block of zeros stays one; above 127 * 65504, elements become 127 * 65504; a block with an
 /// infinity or a NaN becomes NaN. The next checkpoint of a restored state has the same bytes. All backends give the
 /// same bytes.
 ///

@@ -27,11 +27,10 @@ namespace stateport {
 ///
 /// Room. A full tier evicts images in the order of `eviction`, but for images that are pinned, read or under way. An
 /// image waits while transfers are under way that may make room, and else goes to the next tier. A copy takes the place
-/// only of images that the order evicts before it. After `no_room` a tier keeps as much free as it seems to lose to
-/// gaps, the transfer is named again, and images that arrive use these bytes up again; the remote tier evicts by
-/// itself. All results of one settle() count as one lack of room. After `no_room` while loads from files or the remote
-/// tier are under way, an image waits for the end of a load instead, once: loads come first in the queues of
-/// StateTiers.
+/// only of images that the order evicts before it. A transfer that is answered `no_room` is named again, after its tier
+/// has set 1/16 of its room aside for gaps (once a settle()); images that arrive use this up. The remote tier evicts
+/// by itself: its transfer is not named again. If loads from that lower tier are under way, the image waits for the
+/// end of one instead, once: loads come first in the queues of StateTiers.
 ///
 /// Of the images of one call the first counts as used last: in a prefix all later images need those before them.
 ///
@@ -60,8 +59,8 @@ class ImageCache {
   /// Forgets images in host memory and files, pinned ones too, and the knowledge that the remote tier has them. An
   /// image that is on its way is forgotten when it arrives, unless it is put again.
   ImagePlan remove(std::span<const ImageKey> images);
-  /// Copies images to files, or without these to the remote tier, that neither has, as far as there is room. All is
-  /// written when a call names nothing and nothing is under way.
+  /// Copies images that only the host has to files, or without these to the remote tier, as far as there is room.
+  /// It ends when a call names nothing and nothing is under way.
   ImagePlan drain();
   /// These transfers ended, in any order. Throws InvalidArgument, and has changed nothing, for one that is not under
   /// way or is named twice. O(n log n).

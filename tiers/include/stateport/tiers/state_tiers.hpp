@@ -77,9 +77,9 @@ struct SlotImage {
 ///
 /// Files. KV blocks that wait to be written behind each other share a file of up to 16 MiB. An image from a file is
 /// verified before it is enqueued. A store or copy to a file is answered `no_room` when file_transfers_max transfers
-/// are under way, when no staging memory is free for a store, and when the file tier has no room though it has nothing
-/// to write. A drop of a file waits for the transfers of the image before it; a store or copy to a file behind that
-/// drop takes it back.
+/// are under way, when a store finds no staging memory, and when the file tier has no room and no write under way. A
+/// drop of a file waits for the transfers of the image before it; a store or copy to a file behind that drop takes it
+/// back.
 ///
 /// Remote. Images of states and KV are packed into objects, and unpacked, by one launch for all images of a kind;
 /// element types and conv layouts are converted on the way. A store, a load or a copy is answered as with a file. A
@@ -89,8 +89,8 @@ struct SlotImage {
 ///
 /// Nothing waits for the device or for a file but the constructor and the destructor. Nothing is allocated while no
 /// more is under way than ever before. Calls must come from one thread at a time, and not while the stream captures a
-/// graph (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers
-/// remain under way.
+/// graph (InvalidState). A launch that fails ends its transfers as `failed`. If an event
+/// fails, the call throws, and the transfers stay under way.
 ///
 /// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing. A transfer for which a launch or a
 /// tier below has no memory is answered `failed`; images that such a tier is to drop are dropped by a later poll.
@@ -122,16 +122,16 @@ class StateTiers {
   static constexpr TransferId first_own_id = TransferId{1} << 63;
 
   /// For engines without a RequestCache. Stores slots into host memory or files: the answers have the number that this
-  /// returns for the first one, and those behind it for the others. Images that are held are not stored again. Who puts
-  /// images removes them: `no_room` says that the tier is full, or staging memory or a queue is for now. Throws as
+  /// returns for the first one, and those behind it for the others. Images that are held are not stored again. The
+  /// caller removes what it put. `no_room`: the tier is full, or for now its queue or staging memory. Throws as
   /// execute. O(images).
   TransferId put(const Stream& stream, std::span<const SlotImage> images, Medium to = Medium::host);
   TransferId put(const Stream& stream, const ImageKey& image, SlotId slot, Medium to = Medium::host) {
     const SlotImage one{image, slot};
     return put(stream, {&one, 1}, to);
   }
-  /// Loads images into slots, from host memory or, where it does not hold them, from files, or else from the remote
-  /// tier: once their puts are answered. Numbers and throws as put.
+  /// Loads each image into its slot, from the first of host memory, files and the remote tier that has it. Call it once
+  /// the puts are answered. Numbers and throws as put.
   TransferId get(const Stream& stream, std::span<const SlotImage> images);
   TransferId get(const Stream& stream, const ImageKey& image, SlotId slot) {
     const SlotImage one{image, slot};

@@ -20,10 +20,10 @@ enum class CacheIndex : std::uint8_t {
   tree   ///< by tokens, in a prefix tree, whose leaves are evicted by RequestCacheOptions::eviction
 };
 
-/// The positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before the prompt's
-/// last token: the same prompt can continue from no later state. The prompt continues from the state after p blocks; j
-/// blocks have cached KV, p <= j, and blocks beyond n do not count. If n is 0 or the scan cannot stop at n, and the
-/// prompt has whole blocks, the state at its end takes the place of the one at n.
+/// Where passes over a prompt leave checkpoints, in whole blocks. The hit has p blocks. The cached KV has j blocks;
+/// p <= j, and blocks beyond n do not count. n is the last position before the prompt's last token: the same prompt can
+/// continue from no later state. If n is 0, or the scan cannot stop at n, a prompt of whole blocks leaves the state at
+/// its end instead.
 enum class CheckpointPlacement : std::uint8_t {
   passes,  ///< at j, and at the end of each pass, rounded down to a position at which the scan can stop, at most n.
            ///< Index hash: in place of that end, at the start of the last block that the pass touches, and n
@@ -45,7 +45,7 @@ struct SlotLayout {
   /// checkpoints are [0, checkpoints) of the other store, which tiers are given. False: one store has both, in any
   /// order.
   bool separate_checkpoints = false;
-  /// Distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every token; -1:
+  /// A pass over a prompt can save states at multiples of this many tokens from its start; 0: after every token; -1:
   /// only at its end.
   std::int32_t scan_alignment_tokens = 0;
   /// A checkpoint is left out where a pass cannot stop (scan_alignment_tokens) or finds no room.
@@ -88,15 +88,15 @@ struct RequestCacheOptions {
   std::int32_t block_size_tokens = 16;            ///< of KV; index tree: of a page
   std::int64_t kv_tokens = 0;                     ///< room for KV; rounded down to whole blocks
   bool unchecked_layout = false;                  ///< accept a layout_fingerprint of 0
-  /// Of states, and of leaves of a tree. Index hash with columns: in each group by itself, and no order that learns
-  /// (hix, gdsf).
+  /// The order that evicts states and leaves of a tree. Index hash in columns: one for each group, neither hix nor
+  /// gdsf.
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
   std::int32_t position_tokens = 64;           ///< index tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
-  /// A secret where tenants are not trusted, see BlockHasherOptions::seed; 0: none. Enters names in tiers through the
-  /// hashes of prefixes, events, and (index tree) the table of nodes. No error, event or statistic tells it.
+  /// A secret where tenants are not trusted, see BlockHasherOptions::seed; 0: none. It enters hashes of prefixes (so
+  /// names in tiers, events) and (index tree) the table of nodes. No error, event or statistic tells it.
   std::uint64_t hash_seed = 0;
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;

@@ -13,7 +13,7 @@ namespace stateport {
 
 /// The answer of CacheTiers::settle.
 struct SettledTransfers {
-  std::int32_t ready_requests = 0;  ///< the load of these has ended, whole or not: they wait no longer
+  std::int32_t ready_requests = 0;  ///< number of requests that stopped waiting for loads or finds
   TransferPlan transfers;
 };
 
@@ -60,9 +60,9 @@ class CacheTiers {
   /// The largest number of transfers of one answer, for a mover that makes room for them once.
   [[nodiscard]] virtual std::size_t transfers_max() const noexcept = 0;
   /// Names stores of all checkpoints and copies of all that is on the host, to files or, without a file tier, to the
-  /// remote tier. The contents stay where they are, too. Only contents that no faster medium has make room for them.
-  /// Ends where there is no room or no place in the queue: once these transfers have settled, another call goes on,
-  /// until nothing is named, or nothing more is written: a transfer that failed is named again. O(all). Throws
+  /// remote tier. The originals stay. To make room the tier evicts only contents that no faster medium has. A call
+  /// stops when the tier or the queue is full. Settle its transfers and call again, until a call names nothing, or
+  /// TierUsage::bytes_written no longer grows: a transfer that failed is named again. O(all). Throws
   /// InvalidState without a tier of files or a remote one.
   [[nodiscard]] virtual TransferPlan drain() = 0;
   /// The tier has this image, from before the cache was made, or from another cache. False: there is no number left for

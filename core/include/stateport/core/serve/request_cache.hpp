@@ -40,7 +40,7 @@ struct CacheUsage {
 /// plan while one is outstanding replaces it. With `overlap` there are at most two: plan() while one is outstanding
 /// plans ahead, and while two are outstanding it replaces the second. A pass that is replaced must not have run;
 /// cancel() says that the newest pass did not run. Commits settle in the order of the plans. A plan that is `ready` may
-/// be enqueued before the commit of the pass before it; another one only after that commit has answered it complete.
+/// be enqueued before the commit of the pass before it. One that is not waits for PassCommit::next of that commit.
 ///
 /// Everything that a plan names stays as it is until its commit, its replacement or the end of the row's request.
 /// A request may end while a pass with it is outstanding: its row is void, and commit() takes no tokens for it.
@@ -64,7 +64,7 @@ class RequestCache {
   RequestCache(const RequestCache&) = delete;
   RequestCache& operator=(const RequestCache&) = delete;
 
-  /// Looks the prompt up and takes the memory that the request needs to run. None: no request number or no slot is
+  /// Looks the prompt up, takes a request number and, in slots, a live slot; plan() takes the rest. None: one is not
   /// free; nothing was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not
   /// ascend or are not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
@@ -114,11 +114,11 @@ class RequestCache {
   /// InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
-  /// The request ends with its computed and committed tokens. The hint is about prompts that may continue it: hix
-  /// values the last state that the request left by it, if that has position_tokens (index tree). Nothing is said of a
-  /// request that left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the
-  /// other orders. Throws for a request that does not run and a bad hint. With index tree and separate_checkpoints the
-  /// answer must not be left out; it is valid until the next call.
+  /// The request ends with its computed and committed tokens. By the hint hix values the last state that the request
+  /// left. The hint has no effect with other orders, after an abort, if the request left no state (for a tree a hit
+  /// that is the last whole page counts as left), or (index tree) if that state has fewer than position_tokens tokens.
+  /// Throws for a request that does not run and a bad hint. With index tree and separate_checkpoints the engine must
+  /// execute the answer; it is valid until the next call.
   virtual EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   EndedRequest finish(RequestId request, const ReuseHint& hint = {}) {
     return end(request, RequestEnd::finished, hint);
@@ -129,7 +129,7 @@ class RequestCache {
   /// Prompt and sampled tokens; valid until the next commit, or the end of the request. All of these throw for a
   /// request that does not run.
   [[nodiscard]] virtual std::span<const Token> tokens(RequestId request) const = 0;
-  /// Tokens whose KV and state are there, of committed passes.
+  /// Tokens with KV and state: reused, loaded, inserted, or committed.
   [[nodiscard]] virtual std::int64_t computed(RequestId request) const = 0;
   [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
   /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.

@@ -51,7 +51,7 @@ struct TierLoad {
 
 struct StartedRequest {
   RequestId request;
-  std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
+  std::int64_t reused_tokens = 0;  ///< the first pass begins here, unless `load` is set; less than the prompt
   std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
   /// Why no more is reused. Without lost_tokens it is never_stored. None: all whole blocks before the last token of the
   /// prompt are reused, or the request waits for a tier.

@@ -40,13 +40,13 @@ struct TierSpeeds {
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
   std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
-  /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. For each block of KV that so
-  /// many bytes have room for (each state, with kv_elsewhere) the cache itself takes some 250 bytes, in every tier.
+  /// The bytes of images in the remote tier that this cache remembers, at most; 0: no remote tier. For each block of KV
+  /// (with kv_elsewhere: state) that fits in any tier the cache takes some 250 bytes of memory.
   std::int64_t remote_bytes = 0;
   /// The largest number of images of states that start() asks the remote tier for, those of the longest prefixes first;
   /// -1: it asks for nothing. KV is asked for only up to the deepest state that is known or found. A request that ends
-  /// does not wait for its answers; while more of these are missing than max_requests requests ask for at a time,
-  /// nothing is asked for.
+  /// does not wait for its answers. start() asks nothing while more of these are missing than max_requests requests ask
+  /// for at once.
   std::int32_t max_finds = 4096;
   /// The bytes that the image of one state takes in a tier, all groups together, and those of the KV of one block. 0:
   /// those that RequestCacheOptions::memory names. With kv_elsewhere the bytes of KV have no meaning.
@@ -54,12 +54,12 @@ struct TierOptions {
   std::int64_t kv_image_bytes = 0;
   /// The bytes that stores and moves under way may have together. One that does not fit is dropped and counted.
   std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
-  /// Every checkpoint goes to the slowest tier as soon as it is made; false: when the device gives it up, to the
-  /// fastest, and further down when that gives it up. A full tier gets a checkpoint that it has evicted again only in
-  /// place of one that the order of eviction evicts before it.
+  /// True: every checkpoint goes to the slowest tier as soon as it is made. False: it goes to the fastest tier when the
+  /// device evicts it, and to the next when that tier does. A full tier takes back what it has evicted only in place
+  /// of a checkpoint that the order evicts before it.
   bool write_through = false;
-  /// See TierSpeeds. A hit below the device is taken if loading it takes less time than computing it; every such hit is
-  /// taken unless all that it needs is known.
+  /// See TierSpeeds. A hit below the device is taken if loading it takes less time than computing it, or if a speed
+  /// that this needs is not known.
   double host_bytes_per_s = 0;
   double file_bytes_per_s = 0;
   double tokens_per_s = 0;
@@ -97,9 +97,8 @@ struct TierUsage {
   std::int64_t bytes_read = 0;     ///< by loads and moves
   std::int64_t loads = 0;          ///< requests that loaded something from it, from no slower tier
   std::int64_t hit_tokens = 0;     ///< that these did not compute
-  /// By the speeds that are known: the time of computing the hit tokens, less the time of the loads for these requests,
-  /// from faster tiers, too. Of loads whose speeds are not all known: 0. Loading KV that the engine keeps counts
-  /// nothing.
+  /// The time that computing the hit tokens would take, less that of these requests' loads, which include those from
+  /// faster tiers. A load with an unknown speed adds 0. Loading KV that the engine keeps takes no time here.
   double saved_s = 0;
   std::int64_t evicted_states = 0;
   std::int64_t dropped_states = 0;  ///< came to the tier and were not worth their place

@@ -118,8 +118,8 @@ class PrefixTree {
   /// A policy that ranks states (hix, gdsf) also chooses the states of 2, and in 3 compares leaves with states. Under
   /// such a policy leaves without a state are evicted first, because no request can continue from them.
   ///
-  /// If memory for `freed` runs out, it holds all that was evicted until then, and the call returns that; if that is
-  /// nothing, the call throws std::bad_alloc and changes nothing.
+  /// If memory for `freed` runs out, the call stops and returns what it has evicted, all of it in `freed`. If it has
+  /// evicted nothing, it throws std::bad_alloc.
   ///
   /// A leaf costs O(1) for lru and O(log n) for other orders, a state O(log n), hix O(draws) for either: amortised over
   /// touches and locks, however many nodes are locked.
