@@ -187,7 +187,7 @@ def run_replays(program, listed):
 def main():
     listed = json.loads(read("docs/commands.json"))
     if len(sys.argv) == 3 and sys.argv[1] == "--replays":
-        run_replays(sys.argv[2], listed)
+        run_replays(str(pathlib.Path(sys.argv[2]).resolve()), listed)
     else:
         parts = marked_parts()
         names = documents()
