@@ -73,7 +73,7 @@ def marked_parts():
     parts = set()
     for folder in BUILT:
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file():
+            if path.is_file() and path.suffix != ".pyc":
                 parts |= {without_indent(part) for part in MARKED.findall(path.read_text(encoding="utf-8"))}
     return parts
 
