@@ -67,6 +67,17 @@ void answer(const HeldImages& held, stateport_image_plan* out, Decide&& decide) 
                 .ended_count = held->ended.size()});
 }
 
+/// The same for a call with keys: decide(cache, keys).
+template <class Decide>
+stateport_status answer_for(stateport_image_cache* cache, const stateport_image_key* images, std::size_t count,
+                            stateport_image_plan* out, Decide&& decide) {
+  return guarded([&] {
+    const HeldImages held(cache, "cache");
+    const std::vector<ImageKey> keys = read_keys(images, count, "images");
+    answer(held, out, [&](ImageCache& of) { return decide(of, keys); });
+  });
+}
+
 }  // namespace
 
 stateport_status stateport_image_cache_create(const stateport_image_cache_options* options,
@@ -84,40 +95,26 @@ stateport_status stateport_image_cache_check(stateport_image_cache* cache) {
 
 stateport_status stateport_image_cache_put(stateport_image_cache* cache, const stateport_image_key* images,
                                            const int32_t* places, size_t count, stateport_image_plan* out) {
-  return guarded([&] {
-    const HeldImages held(cache, "cache");
-    const std::vector<ImageKey> keys = read_keys(images, count, "images");
-    const auto at = array(places, count, "places");
-    answer(held, out, [&](ImageCache& of) { return of.put(keys, at); });
+  return answer_for(cache, images, count, out, [&](ImageCache& of, std::span<const ImageKey> keys) {
+    return of.put(keys, array(places, count, "places"));
   });
 }
 
 stateport_status stateport_image_cache_get(stateport_image_cache* cache, const stateport_image_key* images,
                                            const int32_t* places, size_t count, stateport_image_plan* out) {
-  return guarded([&] {
-    const HeldImages held(cache, "cache");
-    const std::vector<ImageKey> keys = read_keys(images, count, "images");
-    const auto at = array(places, count, "places");
-    answer(held, out, [&](ImageCache& of) { return of.get(keys, at); });
+  return answer_for(cache, images, count, out, [&](ImageCache& of, std::span<const ImageKey> keys) {
+    return of.get(keys, array(places, count, "places"));
   });
 }
 
 stateport_status stateport_image_cache_ask(stateport_image_cache* cache, const stateport_image_key* images,
                                            size_t count, stateport_image_plan* out) {
-  return guarded([&] {
-    const HeldImages held(cache, "cache");
-    const std::vector<ImageKey> keys = read_keys(images, count, "images");
-    answer(held, out, [&](ImageCache& of) { return of.ask(keys); });
-  });
+  return answer_for(cache, images, count, out, [](ImageCache& of, const auto& keys) { return of.ask(keys); });
 }
 
 stateport_status stateport_image_cache_remove(stateport_image_cache* cache, const stateport_image_key* images,
                                               size_t count, stateport_image_plan* out) {
-  return guarded([&] {
-    const HeldImages held(cache, "cache");
-    const std::vector<ImageKey> keys = read_keys(images, count, "images");
-    answer(held, out, [&](ImageCache& of) { return of.remove(keys); });
-  });
+  return answer_for(cache, images, count, out, [](ImageCache& of, const auto& keys) { return of.remove(keys); });
 }
 
 stateport_status stateport_image_cache_drain(stateport_image_cache* cache, stateport_image_plan* out) {
