@@ -194,8 +194,9 @@ static void refuse_without_tiers(void) {
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
 
-/// Finds that a prompt of 40 tokens names, of a cache with nothing in it.
-static size_t finds_of(int32_t max_finds) {
+/// One call starts two prompts of 40 tokens in a cache with nothing in it. Each names its own finds, this number of
+/// them; -1: more than one.
+static void start_two(int32_t max_finds, int finds) {
   stateport_tier_options below = tiers_of_test;
   below.remote_bytes = 600;
   below.max_finds = max_finds;
@@ -203,38 +204,20 @@ static size_t finds_of(int32_t max_finds) {
   make_setup(&setup, tree_slots, 0, &below);
   stateport_request_cache* cache = NULL;
   CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
-  int32_t tokens[40];
-  for (int32_t i = 0; i < 40; ++i) tokens[i] = i;
-  const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 40};
-  stateport_started_request started = {.size = sizeof started};
-  size_t done = 0;
-  CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
-  size_t finds = 0;
-  for (size_t i = 0; i < started.transfer_count; ++i) finds += started.transfers[i].kind == STATEPORT_TRANSFER_FIND;
-  CHECK_OK(stateport_request_cache_destroy(cache));
-  return finds;
-}
-
-/// Each of two requests that one call starts names its own finds.
-static void start_two(void) {
-  stateport_tier_options below = tiers_of_test;
-  below.remote_bytes = 600;
-  cache_setup setup;
-  make_setup(&setup, tree_slots, 0, &below);
-  stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
-  int32_t tokens[40];
-  for (int32_t i = 0; i < 40; ++i) tokens[i] = i;
+  int32_t tokens[41];
+  for (int32_t i = 0; i < 41; ++i) tokens[i] = i;
   const stateport_prompt prompts[] = {{.size = sizeof *prompts, .tokens = tokens, .count = 40},
-                                      {.size = sizeof *prompts, .tokens = tokens + 1, .count = 39}};
+                                      {.size = sizeof *prompts, .tokens = tokens + 1, .count = 40}};
   stateport_started_request started[] = {{.size = sizeof *started}, {.size = sizeof *started}};
   size_t done = 0;
   CHECK_OK(stateport_request_cache_start(cache, prompts, 2, started, &done));
   CHECK(done == 2);
   for (int i = 0; i < 2; ++i) {
-    CHECK(started[i].transfer_count > 1);
-    for (size_t find = 0; find < started[i].transfer_count; ++find)
+    CHECK(finds < 0 ? started[i].transfer_count > 1 : started[i].transfer_count == (size_t)finds);
+    for (size_t find = 0; find < started[i].transfer_count; ++find) {
+      CHECK(started[i].transfers[find].kind == STATEPORT_TRANSFER_FIND);
       CHECK(started[i].transfers[find].request == started[i].request);
+    }
   }
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
@@ -311,8 +294,9 @@ static void refuse_attached(stateport_request_cache* cache) {
 }
 
 void test_cache_tiers_refusals(void) {
-  CHECK(finds_of(0) > 1 && finds_of(1) == 1 && finds_of(STATEPORT_NONE) == 0);
-  start_two();
+  start_two(0, -1);
+  start_two(1, 1);
+  start_two(STATEPORT_NONE, 0);
   refuse_all_options();
   refuse_without_tiers();
   cache_setup setup;
