@@ -10,7 +10,7 @@
 /// stateport/c/core.h.
 ///
 ///     start, plan, insert, commit, end → carry `transfers` out → enqueue all else that was answered
-///     whenever some have ended    → settle → carry `transfers` out
+///     whenever some have ended         → settle → carry `transfers` out
 ///
 /// An answer with the member `transfers` names every transfer that was decided since the last such answer: by the same
 /// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, a start or an
