@@ -55,7 +55,8 @@ use_pkg_config() {
   export PKG_CONFIG_PATH=$library_folder/pkgconfig
   for compiler in "${compilers[@]}"; do
     read -ra flags <<<"$(pkg-config --cflags --libs stateport)"
-    quietly "$compiler" -std=c++20 "$checkout/tests/install/main.cpp" -o "$program" "${flags[@]}"
+    quietly "$compiler" -std=c++20 "$checkout/examples/hello-states/main.cpp" \
+      "$checkout/tests/install/without_kokkos.cpp" -o "$program" "${flags[@]}"
     printf 'check-install: pkg-config, %s, %s: ' "$kind" "$compiler"
     LD_LIBRARY_PATH=$library_folder "$program"
     read -ra flags <<<"$(pkg-config --cflags --libs stateport-c)"
