@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import UInt64s, copied
+from stateport._arrays import TRANSFER_RESULT, Records, UInt64s, copied
 from stateport.errors import InvalidArgument
 
 MEDIA: tuple[str, ...] = _c.MEDIUM
@@ -25,6 +25,13 @@ def medium_number(medium: str) -> int:
     if medium not in MEDIA:
         raise InvalidArgument(f"medium is {medium!r}, and must be one of {', '.join(MEDIA)}")
     return MEDIA.index(medium)
+
+
+def transfer_results(numbers: Sequence[int] | UInt64s, status: str) -> Records:
+    """TRANSFER_RESULT [n]: all of these transfers ended so."""
+    results = np.zeros(len(numbers), TRANSFER_RESULT)
+    results["id"], results["status"] = numbers, TRANSFER_STATUSES.index(status)
+    return results
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ from stateport._arrays import Records
 from stateport.errors import NoCapacity
 from stateport.file_tier import Bytes, FileTier
 from stateport.image_cache import ImageCache, ImagePlan
-from stateport.sglang._keys import transfer_results
-from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES
+from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES, transfer_results
 
 _ANSWER_S = 0.0005  # how long a thread sleeps before it looks for answers again
 _DROP = TRANSFER_KINDS.index("drop")
@@ -47,22 +46,27 @@ class WaitingFiles:
             plan = self._cache.put(keys, np.arange(len(keys), dtype=np.int32))
             request, ended = plan.request, plan.ended
             while request not in ended:
-                drops = plan.transfers["kind"] == _DROP
-                self.tier.remove(plan.transfers["image"][drops])
-                stores = plan.transfers[~drops]
+                stores = self._drop(plan)
                 try:
                     status = self._write(stores["image"], [images[i] for i in stores["place"].tolist()])
                 except BaseException:
-                    self._give_up(request, plan)
+                    self._give_up(request, stores)
                     raise
                 plan = self._cache.settle(transfer_results(stores["id"], status))
                 ended = plan.ended
             return ended[request] == 0
 
-    def _give_up(self, request: int, plan: ImagePlan) -> None:
+    def _give_up(self, request: int, stores: Records) -> None:
+        """Answers that the images that are still to write have failed."""
+        plan = self._cache.settle(transfer_results(stores["id"], "failed"))
         while request not in plan.ended:
-            stores = plan.transfers[plan.transfers["kind"] != _DROP]
-            plan = self._cache.settle(transfer_results(stores["id"], "failed"))
+            plan = self._cache.settle(transfer_results(self._drop(plan)["id"], "failed"))
+
+    def _drop(self, plan: ImagePlan) -> Records:
+        """Removes what a plan drops. Returns its other transfers: the images to write."""
+        drops = plan.transfers["kind"] == _DROP
+        self.tier.remove(plan.transfers["image"][drops])
+        return plan.transfers[~drops]
 
     def _write(self, keys: Records, images: Sequence[Bytes]) -> str:
         """Into one file: all or none."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of SGLang's pages as keys of images, and answers of transfers."""
+"""Names of SGLang's pages as keys of images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, UInt64s
+from stateport._arrays import IMAGE_KEY, Records
 from stateport.errors import InvalidArgument
-from stateport.tier_options import CONTENTS, TRANSFER_STATUSES
+from stateport.tier_options import CONTENTS
 
 _DIGITS = 48  # of a SHA-256 in hexadecimal: three words
 
@@ -48,10 +48,3 @@ def _is_hexadecimal(text: str) -> bool:
 def leading(held: npt.NDArray[np.bool_]) -> int:
     """How many are held before the first that is not."""
     return int(held.argmin()) if not held.all() else len(held)
-
-
-def transfer_results(numbers: Sequence[int] | UInt64s, status: str) -> Records:
-    """TRANSFER_RESULT [n]: all of these transfers ended so."""
-    results = np.zeros(len(numbers), TRANSFER_RESULT)
-    results["id"], results["status"] = numbers, TRANSFER_STATUSES.index(status)
-    return results

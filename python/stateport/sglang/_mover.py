@@ -19,8 +19,7 @@ import torch
 from stateport._arrays import Int32s, Records
 from stateport.errors import BackendError, InvalidArgument, OutOfMemory
 from stateport.image_cache import ImageCache, ImagePlan
-from stateport.sglang._keys import transfer_results
-from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES
+from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, transfer_results
 from stateport.tiers import StateTiers
 
 logger = logging.getLogger(__name__)

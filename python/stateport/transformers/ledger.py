@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from stateport import runtime
-from stateport._arrays import TRANSFER_RESULT, Int32s, Records
+from stateport._arrays import TRANSFER, Int32s, Records
 from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState, OutOfMemory
 from stateport.eviction import Eviction, ReuseHint
@@ -22,7 +22,7 @@ from stateport.hashing import Namespace, random_seed
 from stateport.passes import PassCommit, PassPlan
 from stateport.request_cache import RequestCache
 from stateport.store import StateStore
-from stateport.tier_options import TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
+from stateport.tier_options import TRANSFER_KINDS, TierOptions, transfer_results
 from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
 from stateport.transformers.fingerprint import model_name
@@ -32,6 +32,7 @@ from stateport.transformers.stores import Stores, kv_bytes_per_token
 
 _POLL_S = 0.0001  # between looks at a load that is under way
 _DROP = TRANSFER_KINDS.index("drop")
+_NO_TRANSFERS = np.zeros(0, TRANSFER)
 
 Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, end) of a request
 
@@ -77,6 +78,7 @@ class Ledger:
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)
         self.tiers: StateTiers | None = None
+        self._drops: Records = _NO_TRANSFERS  # of plans that could not begin
         if any(tiers.sizes):
             self.tiers = StateTiers(states=[self.stores.states], kv=self.stores.pages, host_bytes=below.host_bytes,
                                     model=model_name(model) if self._in_files else "", folder=tiers.folder,
@@ -260,17 +262,25 @@ class Ledger:
         """Transfers that cannot begin have failed."""
         if self.tiers is None:
             return
+        transfers, self._drops = np.concatenate([self._drops, transfers]), _NO_TRANSFERS
         try:
             self.tiers.begin_transfers(self.book, transfers, self._stream())
         except (OutOfMemory, InvalidState):
-            failed = np.zeros(np.count_nonzero(transfers["kind"] != _DROP), TRANSFER_RESULT)
-            failed["id"] = transfers["id"][transfers["kind"] != _DROP]
-            failed["status"] = TRANSFER_STATUSES.index("failed")
-            self.book.settle(failed)
+            self._fail(transfers)
             raise
+
+    def _fail(self, transfers: Records) -> None:
+        """Transfers that the cache names in answer to a failure fail, too. Drops wait, because the cache counts their
+        room as free."""
+        while len(transfers):
+            drops = transfers["kind"] == _DROP
+            self._drops = np.concatenate([self._drops, transfers[drops]])
+            transfers = self.book.settle(transfer_results(transfers["id"][~drops], "failed")).transfers
 
     def _end(self) -> None:
         if self.tiers is not None:
+            if len(self._drops):
+                self._begin(_NO_TRANSFERS)
             self.tiers.end_transfers(self.book, self._stream())
 
     def _stream(self) -> Any:

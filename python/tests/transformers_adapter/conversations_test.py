@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import random
 
 import pytest
 
@@ -11,7 +12,11 @@ pytest.importorskip("transformers", reason="the adapter needs transformers (pyth
 from witness import Conversations, Witness, budget  # noqa: E402
 
 from conftest import seeds  # noqa: E402
+from stateport._arrays import Records  # noqa: E402
 from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
+from stateport.errors import OutOfMemory  # noqa: E402
+from stateport.request_cache import RequestCache  # noqa: E402
+from stateport.tiers import StateTiers  # noqa: E402
 from stateport.transformers import PrefixCache, Served, Tiers, probe  # noqa: E402
 
 LONGEST = 120
@@ -89,6 +94,46 @@ def test_tiers_and_a_restart_give_the_same_answers(architecture: str, tmp_path: 
         assert file.hit_tokens == sum(what.loaded_tokens for what in served if what.loaded_from == "file") > 0
         assert witness.ties <= 1
         others_hit_nothing(architecture, seed, source, options)
+
+
+@pytest.mark.parametrize("write_through", [False, True])
+def test_transfers_that_find_no_memory_have_failed(write_through: bool, tmp_path: pathlib.Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = StateTiers.begin_transfers
+    for seed in seeds(3):
+        print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
+        model = tiny_model("qwen3_next", seed)
+        layout = probe(model)
+        witness, source, chance = Witness(model), Conversations(seed, LONGEST), random.Random(seed)
+        refused, short = 0, True
+
+        def refuse_some(tiers: StateTiers, cache: RequestCache, transfers: Records, stream: object = None) -> None:
+            nonlocal refused
+            if short and len(transfers) and chance.random() < 0.5:
+                refused += 1
+                raise OutOfMemory("no memory for transfers")
+            begin(tiers, cache, transfers, stream)
+
+        monkeypatch.setattr(StateTiers, "begin_transfers", refuse_some)
+        # The host tier has room for few images: the move of one waits for the move of another to a file.
+        tiers = Tiers(host_bytes=3 * layout.state_spec().image_bytes, folder=tmp_path / str(seed), file_bytes="16 MiB",
+                      write_through=write_through)
+        with PrefixCache(model, tiers=tiers, page_tokens=8, **budget(layout, states=5, tokens=200)) as cache:
+            for _ in range(CONVERSATIONS):
+                prompt, answer = source.next()
+                try:
+                    tokens, _ = witness.serve(cache, prompt, answer)
+                    source.keep(tokens)
+                except OutOfMemory:
+                    cache.check_invariants()
+            assert refused > 0
+            short = False
+            cache.drain()
+            assert cache._ledger.book.transfers_under_way == 0
+            assert cache._ledger.tiers is not None
+            host = cache.tier_usage("host")
+            assert cache._ledger.tiers.info()["host_images"] == host.states + host.kv_blocks
+            cache.check_invariants()
 
 
 def others_hit_nothing(architecture: str, seed: int, source: Conversations, options: dict[str, object]) -> None:
