@@ -66,7 +66,8 @@ class WaitingFiles:
         """Removes what a plan drops. Returns its other transfers: the images to write."""
         drops = plan.transfers["kind"] == _DROP
         self.tier.remove(plan.transfers["image"][drops])
-        return plan.transfers[~drops]
+        stores: Records = plan.transfers[~drops]
+        return stores
 
     def _write(self, keys: Records, images: Sequence[Bytes]) -> str:
         """Into one file: all or none."""
