@@ -74,7 +74,7 @@ run_examples() {
   quietly cmake -S "$checkout/examples" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$3" -DCMAKE_PREFIX_PATH="$2" \
     -DCMAKE_CXX_FLAGS="-Wall -Wextra -Wno-missing-field-initializers -Werror"
   quietly cmake --build "$build"
-  quietly ctest --test-dir "$build" --output-on-failure
+  quietly ctest --test-dir "$build" --no-tests=error --output-on-failure
   printf 'check-install: examples, %s, %s: %s\n' "$1" "$3" "$(grep -E 'tests passed' "$folder/log")"
 }
 

@@ -18,7 +18,6 @@ project_line = re.search(r"project\(stateport VERSION ([0-9.]+)", (ROOT / "CMake
 version = release = project_line.group(1)
 
 extensions = ["breathe", "myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["examples"]
 html_theme = "furo"
 html_title = f"stateport {release}"
 html_static_path = ["_static"]

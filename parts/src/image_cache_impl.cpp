@@ -4,7 +4,6 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -32,11 +31,9 @@ std::string_view name_of(Medium medium) {
 }
 
 const ImageCacheOptions& checked(const ImageCacheOptions& options) {
-  std::int64_t smallest = std::numeric_limits<std::int64_t>::max();
   std::int64_t largest = 0;
   const auto read = [&](std::int64_t bytes, std::string_view argument, bool may_be_none) {
     require(bytes >= (may_be_none ? 0 : 1), argument, bytes, may_be_none ? "must not be negative" : "must be positive");
-    if (bytes > 0) smallest = std::min(smallest, bytes);
     largest = std::max(largest, bytes);
   };
   read(options.kv_image_bytes, "kv_image_bytes", true);

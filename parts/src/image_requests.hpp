@@ -42,7 +42,6 @@ class ImageRequests {
 
   /// False: the request cannot wait for one image more.
   [[nodiscard]] bool has_room() const noexcept { return images_ < images_max_; }
-  [[nodiscard]] std::size_t images() const noexcept { return images_; }
   /// The request waits for one image more. Precondition: has_room().
   void add_image(RequestId request) noexcept {
     ++rows_[request.index()].left;

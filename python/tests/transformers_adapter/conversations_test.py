@@ -96,29 +96,36 @@ def test_tiers_and_a_restart_give_the_same_answers(architecture: str, tmp_path: 
         others_hit_nothing(architecture, seed, source, options)
 
 
+class Refusals:
+    """Every second call of begin_transfers that has transfers finds no memory, while `short`."""
+
+    def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
+        self.short, self.count = True, 0
+        begin, chance = StateTiers.begin_transfers, random.Random(seed)
+
+        def begin_some(tiers: StateTiers, cache: RequestCache, transfers: Records, stream: object = None) -> None:
+            if self.short and len(transfers) and chance.random() < 0.5:
+                self.count += 1
+                raise OutOfMemory("no memory for transfers")
+            begin(tiers, cache, transfers, stream)
+
+        patch.setattr(StateTiers, "begin_transfers", begin_some)
+
+
 @pytest.mark.parametrize("write_through", [False, True])
 def test_transfers_that_find_no_memory_have_failed(write_through: bool, tmp_path: pathlib.Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = StateTiers.begin_transfers
     for seed in seeds(3):
         print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
         model = tiny_model("qwen3_next", seed)
         layout = probe(model)
-        witness, source, chance = Witness(model), Conversations(seed, LONGEST), random.Random(seed)
-        refused, short = 0, True
-
-        def refuse_some(tiers: StateTiers, cache: RequestCache, transfers: Records, stream: object = None) -> None:
-            nonlocal refused
-            if short and len(transfers) and chance.random() < 0.5:
-                refused += 1
-                raise OutOfMemory("no memory for transfers")
-            begin(tiers, cache, transfers, stream)
-
-        monkeypatch.setattr(StateTiers, "begin_transfers", refuse_some)
+        witness, source = Witness(model), Conversations(seed, LONGEST)
         # The host tier has room for few images: the move of one waits for the move of another to a file.
         tiers = Tiers(host_bytes=3 * layout.state_spec().image_bytes, folder=tmp_path / str(seed), file_bytes="16 MiB",
                       write_through=write_through)
-        with PrefixCache(model, tiers=tiers, page_tokens=8, **budget(layout, states=5, tokens=200)) as cache:
+        with (monkeypatch.context() as patch,
+              PrefixCache(model, tiers=tiers, page_tokens=8, **budget(layout, states=5, tokens=200)) as cache):
+            refusals = Refusals(seed, patch)
             for _ in range(CONVERSATIONS):
                 prompt, answer = source.next()
                 try:
@@ -126,8 +133,8 @@ def test_transfers_that_find_no_memory_have_failed(write_through: bool, tmp_path
                     source.keep(tokens)
                 except OutOfMemory:
                     cache.check_invariants()
-            assert refused > 0
-            short = False
+            assert refusals.count > 0
+            refusals.short = False
             cache.drain()
             assert cache._ledger.book.transfers_under_way == 0
             assert cache._ledger.tiers is not None
