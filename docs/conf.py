@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sphinx configuration of the manual; docs/build.sh runs it."""
+import builtins
 import importlib.util
 import pathlib
 import re
@@ -51,6 +52,7 @@ autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 
 import reference  # noqa: E402
+from sphinx import addnodes  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,14 @@ def missing_reference(_app, _env, node, _content):
         log.warning("no %s is called %s", node.get("reftype"), node.get("reftarget"), location=node)
 
 
+def keep_builtin_types(_app, doctree):
+    """A type such as bytes is Python's own, also where a class of the library has an attribute of that name."""
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        if node.get("refdomain") == "py" and hasattr(builtins, node.get("reftarget", "")):
+            node.replace_self(node.children)
+
+
 def setup(app):
+    app.connect("doctree-read", keep_builtin_types)
     app.connect("autodoc-process-docstring", plain_text)
     app.connect("missing-reference", missing_reference)
