@@ -78,6 +78,26 @@ run_examples() {
   printf 'check-install: examples, %s, %s: %s\n' "$1" "$3" "$(grep -E 'tests passed' "$folder/log")"
 }
 
+# share_through_a_server KIND: the example of a shared store, on a server of Valkey.
+share_through_a_server() {
+  local port=$((20000 + RANDOM % 20000)) server status=0
+  if ! command -v valkey-server >/dev/null; then
+    printf 'check-install: valkey-server is not here: no example shares states through a server\n'
+    return
+  fi
+  valkey-server --port "$port" --bind 127.0.0.1 --save '' --dir "$folder" >"$folder/server" &
+  server=$!
+  for _ in {1..50}; do
+    [ "$(valkey-cli -p "$port" ping 2>/dev/null)" != PONG ] || break
+    sleep 0.1
+  done
+  printf 'check-install: examples, %s, through Valkey: ' "$1"
+  "$folder/examples-$1/tiers/shared-store" "valkey://127.0.0.1:$port/0" || status=$?
+  kill "$server"
+  wait "$server" || true
+  return "$status"
+}
+
 # check_exports PREFIX: every symbol that a shared library defines for others is stateport's, and has a version.
 check_exports() {
   local library symbols strange
@@ -102,6 +122,7 @@ quietly cmake --install "$checkout/build/openmp" --prefix "$folder/static"
 use_package static "$folder/static"
 use_pkg_config static "$folder/static"
 run_examples static "$folder/static" "${compilers[0]}"
+share_through_a_server static
 
 quietly cmake -S "$checkout/tests/install" -B "$folder/subproject" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DCMAKE_UNITY_BUILD=ON \

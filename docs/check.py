@@ -4,8 +4,9 @@
 
   * Code that README.md, docs/ and the guides in folders show is code that a test builds or runs. A page of docs/
     includes it (literalinclude) from a folder of BUILT; elsewhere a block equals a part of a file there, between
-    "docs: NAME" and "docs end".
-  * Every shell command that they show is in docs/commands.json, with a file that runs it and the text by which it does.
+    "docs: NAME" and "docs end". Every such part is shown somewhere.
+  * Every shell command that they show is in docs/commands.json, with a file that runs it and the text by which it does;
+    or, where no test can run it, with a script of people's and how that differs ("by hand: …"). Every entry is shown.
   * Blocks of other languages are text: figures and output.
   * Links between documents, their anchors, and paths of the checkout that stand in backticks are there.
 
@@ -38,7 +39,7 @@ DIRECTIVES = {"toctree", "literalinclude", "figure", "image", "list-table", "not
 
 FENCE = re.compile(r"^(`{3,}|~{3,}|:{3,})([^\n]*)\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^|\n)[ \t]*\n((?:    [^\n]*\n)+)")
-MARKED = re.compile(r"^[^\n]*\bdocs: [^\n]*\n(.*?)^[^\n]*\bdocs end\b", re.DOTALL | re.MULTILINE)
+MARKED = re.compile(r"^[^\n]*\b(docs: [^\n]*)\n(.*?)^[^\n]*\bdocs end\b", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 TARGET = re.compile(r"^\(([\w-]+)\)=$", re.MULTILINE)
@@ -70,11 +71,13 @@ def without_indent(text):
 
 
 def marked_parts():
-    parts = set()
+    """{text without indents: where it stands and its name}."""
+    parts = {}
     for folder in BUILT:
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix != ".pyc":
-                parts |= {without_indent(part) for part in MARKED.findall(path.read_text(encoding="utf-8"))}
+                for name, part in MARKED.findall(path.read_text(encoding="utf-8")):
+                    parts[without_indent(part)] = (path.relative_to(ROOT).as_posix(), name)
     return parts
 
 
@@ -94,6 +97,7 @@ class Blocks:
 
     def __init__(self, name, parts, listed):
         self.name, self.parts, self.listed = name, parts, listed
+        self.shown = set()  # commands, and parts as (file, name)
         self.text = read(name)
         for block in FENCE.finditer(self.text):
             self.check(block.group(2).strip(), block.group(3), self.text[:block.start()].count("\n") + 1)
@@ -104,20 +108,23 @@ class Blocks:
     def check(self, kind, block, line):
         directive = re.match(r"\{([\w:-]+)\}[ \t]*(.*)", kind)
         if directive:
-            self.check_directive(directive.group(1), directive.group(2), line)
+            self.check_directive(directive.group(1), directive.group(2), block, line)
         elif kind in SHELL:
             for command in commands_of(block):
+                self.shown.add(command)
                 if command not in self.listed:
                     say(self.name, f"docs/commands.json does not say what runs: {command}", line)
         elif kind in CODE:
-            if without_indent(block) not in self.parts:
+            part = without_indent(block)
+            self.shown.add(self.parts.get(part))
+            if part not in self.parts:
                 say(self.name, "this block is no part of a file that is built: "
                     f"{block.strip().splitlines()[0]} …", line)
         elif kind not in PLAIN:
             languages = ", ".join(sorted(CODE | SHELL | PLAIN))
             say(self.name, f"a block has the language '{kind}', not one of {languages}", line)
 
-    def check_directive(self, directive, argument, line):
+    def check_directive(self, directive, argument, options, line):
         if directive not in DIRECTIVES:
             say(self.name, f"no directive {directive} is known here", line)
         elif directive == "literalinclude":
@@ -125,10 +132,17 @@ class Blocks:
             place = target.relative_to(ROOT).as_posix() if target.is_relative_to(ROOT) else argument
             if not target.is_file() or not place.startswith(tuple(BUILT)):
                 say(self.name, f"includes {place}, which no test builds", line)
+            part = re.search(r"^:start-after: \"(.*)\"[ \t]*$", options, re.MULTILINE)
+            self.shown.add((place, part.group(1) if part else ""))
 
 
 def check_commands(listed):
-    for command, (place, evidence) in listed.items():
+    for folder, place in BUILT.items():
+        if (ROOT / folder).is_dir() and not (ROOT / place).is_file():
+            say("docs/check.py", f"there is no {place}, which builds or runs {folder}")
+    for command, (place, evidence, *differs) in listed.items():
+        if differs and not differs[0].startswith("by hand"):
+            say("docs/commands.json", f"'{differs[0]}' does not begin with 'by hand': {command}")
         if not (ROOT / place).is_file():
             say("docs/commands.json", f"there is no {place}, which runs: {command}")
         elif place != "docs/check.py" and evidence not in read(place):
@@ -171,7 +185,7 @@ def run_replays(program, listed):
     """Runs them one after the other in one folder: a later one may read the file that an earlier one wrote."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "conversation.jsonl").write_text(TRACE, encoding="utf-8")
-        for command, (place, _) in listed.items():
+        for command, (place, *_) in listed.items():
             words = shlex.split(command)
             if place != "docs/check.py":
                 continue
@@ -181,7 +195,7 @@ def run_replays(program, listed):
             done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode:
                 say("docs/commands.json", f"{command}: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
-    print(f"{sum(place == 'docs/check.py' for place, _ in listed.values())} commands were run")
+    print(f"{sum(place == 'docs/check.py' for place, *_ in listed.values())} commands were run")
 
 
 def main():
@@ -192,10 +206,16 @@ def main():
         parts = marked_parts()
         names = documents()
         check_commands(listed)
+        shown = set()
         for name in names:
             if name.startswith("docs/") or name in GUIDES:
-                Blocks(name, parts, listed)
+                shown |= Blocks(name, parts, listed).shown
             check_links(name, read(name))
+        for command in listed.keys() - shown:
+            say("docs/commands.json", f"no document shows: {command}")
+        for place, name in set(parts.values()) - shown:
+            if (place, "") not in shown:  # no page includes the whole file
+                say(place, f"no document shows the part '{name}'")
         print(f"{len(found)} places break a rule" if found else f"{len(names)} documents keep to the rules")
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

@@ -159,12 +159,12 @@ stateport_status stateport_align_planner_plan(stateport_align_planner* planner, 
   return guarded([&] {
     const HeldPlanner held(planner, "planner");
     const stateport_slot_copy*& to = checked(copies, "copies");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     const CopyPlan plan = held->planner.plan(group);
     auto& kept = held->plans[static_cast<std::size_t>(group)];
     to_c(plan, kept);
     to = kept.data();
-    told = kept.size();
+    reported = kept.size();
   });
 }
 

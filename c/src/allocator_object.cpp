@@ -16,10 +16,10 @@ std::function<void(const SlotVictim&)> AllocatorObject::teller(SlotVictimFunctio
   if (on_victim.call == nullptr) return {};
   // An exception would leave the allocator half changed: the program ends instead.
   return [this, on_victim](const SlotVictim& victim) noexcept {
-    stateport_slot_victim told = to_c(victim);
-    told.size = sizeof told;
+    stateport_slot_victim reported = to_c(victim);
+    reported.size = sizeof reported;
     const Callback callback(*this);
-    on_victim.call(&told, on_victim.context);
+    on_victim.call(&reported, on_victim.context);
   };
 }
 

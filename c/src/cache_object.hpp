@@ -75,10 +75,10 @@ struct CacheObject final : Object {
   }
   /// The same for a struct with `transfers` and `transfer_count`.
   template <class Struct>
-  [[nodiscard]] Struct with_transfers(Struct told, TransferPlan answered) {
-    told.transfers = keep(answered);
-    told.transfer_count = answered.size();
-    return told;
+  [[nodiscard]] Struct with_transfers(Struct reported, TransferPlan answered) {
+    reported.transfers = keep(answered);
+    reported.transfer_count = answered.size();
+    return reported;
   }
 
   std::size_t groups;

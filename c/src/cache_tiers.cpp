@@ -86,9 +86,9 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
     const CacheTiers& tiers = held->tiers();
     const auto named = array(requests, count, "requests");
     const auto room = array(loading, count, "loading");
-    std::vector<std::uint8_t> told;
-    for (const std::int64_t request : named) told.push_back(tiers.is_loading(RequestId{request}) ? 1 : 0);
-    std::ranges::copy(told, room.begin());
+    std::vector<std::uint8_t> reported;
+    for (const std::int64_t request : named) reported.push_back(tiers.is_loading(RequestId{request}) ? 1 : 0);
+    std::ranges::copy(reported, room.begin());
   });
 }
 
@@ -112,8 +112,8 @@ stateport_status stateport_request_cache_attach(stateport_request_cache* cache, 
     const Medium where = medium_from_c(medium, "medium");
     const std::vector<ImageKey> keys = read_keys(images, count, "images");
     const auto room = array(attached, count, "attached");
-    std::size_t& told = checked(done, "done");
-    for (told = 0; told < keys.size(); ++told) room[told] = tiers.attach(where, keys[told]) ? 1 : 0;
+    std::size_t& reported = checked(done, "done");
+    for (reported = 0; reported < keys.size(); ++reported) room[reported] = tiers.attach(where, keys[reported]) ? 1 : 0;
   });
 }
 

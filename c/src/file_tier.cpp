@@ -177,7 +177,7 @@ stateport_status stateport_file_tier_poll(stateport_file_tier* tier, stateport_t
   return guarded([&] {
     const HeldFiles held(tier, "tier");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     std::array<Completion, answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
@@ -186,7 +186,7 @@ stateport_status stateport_file_tier_poll(stateport_file_tier* tier, stateport_t
       for (const Completion& answer : std::span(answers).first(got))
         room[taken++] = to_c(TransferResult{answer.ticket, answer.status});
     } while (got > 0 && taken < room.size());
-    told = taken;
+    reported = taken;
   });
 }
 
@@ -220,9 +220,9 @@ stateport_status stateport_file_tier_keys(stateport_file_tier* tier, stateport_i
   return guarded([&] {
     const HeldFiles held(tier, "tier");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     const std::vector<ImageKey> keys = held->tier.keys();
-    told = keys.size();
+    reported = keys.size();
     for (std::size_t i = 0; i < std::min(room.size(), keys.size()); ++i) room[i] = to_c(keys[i]);
   });
 }

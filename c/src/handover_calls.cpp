@@ -75,14 +75,14 @@ stateport_status stateport_handover_plan(stateport_model_layout* layout, const s
     const auto given = read_struct<stateport_handover_options>(options, "options");
     require(options->size >= grid_end, "options", options->size, "its size must have room for the grid");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     const HandoverPlan plan =
         plan_handover(held->layout, read_ranks(sources, source_count, "sources"),
                       read_ranks(destinations, destination_count, "destinations"), read_options(given));
     options->head_groups = plan.grid.head_groups;
     options->layers_per_object = plan.grid.layers_per_object;
-    told = plan.ranges.size();
-    for (std::size_t i = 0; i < std::min(room.size(), told); ++i) {
+    reported = plan.ranges.size();
+    for (std::size_t i = 0; i < std::min(room.size(), reported); ++i) {
       const HandoverRange& range = plan.ranges[i];
       room[i] = {range.src_rank, range.dst_rank, range.src_offset, range.dst_offset, range.bytes};
     }
@@ -133,8 +133,8 @@ stateport_status stateport_handover_end_check(stateport_handover_end* end, int32
                                               const stateport_image_key* key, int32_t* status) {
   return guarded([&] {
     const HeldEnd held(end, "end");
-    std::int32_t& told = checked(status, "status");
-    told = static_cast<std::int32_t>(held->end.check(place, read_key(key)));
+    std::int32_t& reported = checked(status, "status");
+    reported = static_cast<std::int32_t>(held->end.check(place, read_key(key)));
   });
 }
 

@@ -65,10 +65,10 @@ PrefixTree::Options TreeObject::with(PrefixTree::Options options, TreeVictimFunc
   if (on_victim.call == nullptr) return options;
   // An exception would leave the tree half changed: the program ends instead.
   options.on_victim = [this, on_victim](const Victim& victim) noexcept {
-    stateport_victim told = to_c(victim);
-    told.size = sizeof told;
+    stateport_victim reported = to_c(victim);
+    reported.size = sizeof reported;
     const Callback callback(*this);
-    return on_victim.call(&told, on_victim.context) != 0;
+    return on_victim.call(&reported, on_victim.context) != 0;
   };
   return options;
 }

@@ -98,10 +98,10 @@ stateport_status stateport_tree_peek_victims(stateport_tree* tree, int32_t kind,
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
     const OutArray result(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     std::vector<Victim> victims(std::min(capacity, held->tree.node_count()));
-    told = held->tree.peek_victims(enumerator(kind, VictimKind::bytes, "kind"), victims);
-    for (std::size_t i = 0; i < told; ++i) result.write(i, to_c(victims[i]));
+    reported = held->tree.peek_victims(enumerator(kind, VictimKind::bytes, "kind"), victims);
+    for (std::size_t i = 0; i < reported; ++i) result.write(i, to_c(victims[i]));
   });
 }
 

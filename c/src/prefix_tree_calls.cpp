@@ -162,11 +162,11 @@ stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     const auto waiting = std::span(held->freed.kv).subspan(held->taken);
-    told = std::min(room.size(), waiting.size());
-    std::ranges::copy(waiting.first(told), room.begin());
-    held->taken += told;
+    reported = std::min(room.size(), waiting.size());
+    std::ranges::copy(waiting.first(reported), room.begin());
+    held->taken += reported;
     if (held->taken == held->freed.kv.size()) {
       held->freed.clear();
       held->taken = 0;

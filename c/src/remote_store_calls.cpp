@@ -289,7 +289,7 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
   return guarded([&] {
     const OwnStore own(store);
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     std::array<Completion, remote_answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
@@ -303,7 +303,7 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
       for (const Completion& answer : std::span(answers).first(got))
         room[taken++] = {answer.ticket, static_cast<std::int32_t>(answer.status), 0, answer.bytes};
     } while (got > 0 && taken < room.size());
-    told = taken;
+    reported = taken;
   });
 }
 

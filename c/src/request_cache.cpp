@@ -130,25 +130,25 @@ stateport_cache_event to_c(const CacheEvent& event) noexcept {
 stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noexcept {
   constexpr double median = 0.5;
   constexpr double most = 0.9;
-  stateport_cache_stats told = {.requests = stats.requests,
-                                .requests_hit = stats.requests_hit,
-                                .prompt_tokens = stats.prompt_tokens,
-                                .hit_tokens = stats.hit_tokens,
-                                .hit_flops = stats.hit_flops,
-                                .evicted_states = usage.evicted_states,
-                                .reuse_age_p50_s = stats.reuse_ages.quantile_s(median),
-                                .reuse_age_p90_s = stats.reuse_ages.quantile_s(most),
-                                .eviction_age_p50_s = stats.eviction_ages.quantile_s(median),
-                                .eviction_age_p90_s = stats.eviction_ages.quantile_s(most),
-                                .evicted_kv_tokens = usage.evicted_kv_tokens,
-                                .kv_tokens = usage.kv_tokens,
-                                .states = usage.states};
+  stateport_cache_stats reported = {.requests = stats.requests,
+                                    .requests_hit = stats.requests_hit,
+                                    .prompt_tokens = stats.prompt_tokens,
+                                    .hit_tokens = stats.hit_tokens,
+                                    .hit_flops = stats.hit_flops,
+                                    .evicted_states = usage.evicted_states,
+                                    .reuse_age_p50_s = stats.reuse_ages.quantile_s(median),
+                                    .reuse_age_p90_s = stats.reuse_ages.quantile_s(most),
+                                    .eviction_age_p50_s = stats.eviction_ages.quantile_s(median),
+                                    .eviction_age_p90_s = stats.eviction_ages.quantile_s(most),
+                                    .evicted_kv_tokens = usage.evicted_kv_tokens,
+                                    .kv_tokens = usage.kv_tokens,
+                                    .states = usage.states};
   for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
-    told.lost_requests[reason + 1] = stats.lost[reason].requests;
-    told.lost_tokens[reason + 1] = stats.lost[reason].tokens;
-    told.lost_flops[reason + 1] = stats.lost[reason].flops;
+    reported.lost_requests[reason + 1] = stats.lost[reason].requests;
+    reported.lost_tokens[reason + 1] = stats.lost[reason].tokens;
+    reported.lost_flops[reason + 1] = stats.lost[reason].flops;
   }
-  return told;
+  return reported;
 }
 
 void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared, std::size_t saves) {
@@ -267,18 +267,18 @@ void PassPlanArrays::add(const RowPlan& row) {
 }
 
 stateport_pass_plan PassPlanArrays::view() const noexcept {
-  stateport_pass_plan told = answer_;
-  told.room = room_.data();
-  told.start = start_.data();
-  told.kv = kv_.data();
-  told.kv_count = kv_count_.data();
-  told.scrub_kv = scrub_kv_.data();
-  told.scrub_kv_count = scrub_kv_.size();
-  told.scrub_scratch = scrub_scratch_.data();
-  told.scrub_scratch_count = scrub_scratch_.size();
-  told.scrub_draft_rows = scrub_draft_rows_.data();
-  told.scrub_draft_rows_count = scrub_draft_rows_.size();
-  return told;
+  stateport_pass_plan reported = answer_;
+  reported.room = room_.data();
+  reported.start = start_.data();
+  reported.kv = kv_.data();
+  reported.kv_count = kv_count_.data();
+  reported.scrub_kv = scrub_kv_.data();
+  reported.scrub_kv_count = scrub_kv_.size();
+  reported.scrub_scratch = scrub_scratch_.data();
+  reported.scrub_scratch_count = scrub_scratch_.size();
+  reported.scrub_draft_rows = scrub_draft_rows_.data();
+  reported.scrub_draft_rows_count = scrub_draft_rows_.size();
+  return reported;
 }
 
 void GroupCommitArrays::reserve(std::size_t rows, std::size_t saves) {

@@ -83,10 +83,10 @@ class PlanRoom {
 
   void write(const PassPlanArrays& plan) const noexcept {
     groups_.write(plan.groups());
-    stateport_pass_plan told = plan.view();
-    told.groups = settings_.groups;
-    told.group_count = settings_.group_count;
-    to_.write(told);
+    stateport_pass_plan reported = plan.view();
+    reported.groups = settings_.groups;
+    reported.group_count = settings_.group_count;
+    to_.write(reported);
   }
 
  private:
@@ -153,9 +153,9 @@ stateport_status tell_slots(stateport_request_cache* cache, std::size_t group, s
                             std::int32_t (*slots)(const RequestCacheOptions&, std::size_t)) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    std::int32_t& told = checked(out, "out");
+    std::int32_t& reported = checked(out, "out");
     require(group < held->groups, "group", group, "is out of range");
-    told = slots(held->cache->options(), group);
+    reported = slots(held->cache->options(), group);
   });
 }
 
@@ -370,9 +370,9 @@ stateport_status stateport_request_cache_prometheus(stateport_request_cache* cac
     const std::string all = to_prometheus(held->cache->stats(), prefix == nullptr ? "stateport" : prefix);
     needed = all.size() + 1;
     if (room.empty()) return;
-    const std::size_t told = std::min(all.size(), room.size() - 1);
-    std::ranges::copy(std::string_view(all).substr(0, told), room.begin());
-    room[told] = '\0';
+    const std::size_t reported = std::min(all.size(), room.size() - 1);
+    std::ranges::copy(std::string_view(all).substr(0, reported), room.begin());
+    room[reported] = '\0';
   });
 }
 
@@ -381,7 +381,7 @@ stateport_status stateport_request_cache_take_events(stateport_request_cache* ca
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const OutArray result(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     std::array<CacheEvent, events_at_once> events;
     std::size_t taken = 0;
     std::size_t got = 0;
@@ -390,7 +390,7 @@ stateport_status stateport_request_cache_take_events(stateport_request_cache* ca
       for (std::size_t i = 0; i < got; ++i) result.write(taken + i, to_c(events[i]));
       taken += got;
     } while (got > 0 && taken < capacity);
-    told = taken;
+    reported = taken;
   });
 }
 

@@ -167,10 +167,10 @@ stateport_status stateport_slot_allocator_peek_victims(stateport_slot_allocator*
   return guarded([&] {
     const Call call(allocator);
     const OutArray result(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     std::vector<SlotVictim> victims(std::min(capacity, static_cast<std::size_t>(call->slots.capacity_slots())));
-    told = call->allocator.peek_victims(victims);
-    for (std::size_t i = 0; i < told; ++i) result.write(i, to_c(victims[i]));
+    reported = call->allocator.peek_victims(victims);
+    for (std::size_t i = 0; i < reported; ++i) result.write(i, to_c(victims[i]));
   });
 }
 

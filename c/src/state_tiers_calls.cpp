@@ -384,9 +384,9 @@ stateport_status stateport_state_tiers_take_loads(stateport_state_tiers* tiers, 
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
-    told = std::min(room.size(), held->elsewhere.size());
-    const auto last = held->elsewhere.begin() + static_cast<std::ptrdiff_t>(told);
+    std::size_t& reported = checked(count, "count");
+    reported = std::min(room.size(), held->elsewhere.size());
+    const auto last = held->elsewhere.begin() + static_cast<std::ptrdiff_t>(reported);
     std::copy(held->elsewhere.begin(), last, room.begin());
     held->elsewhere.erase(held->elsewhere.begin(), last);
   });
@@ -401,15 +401,15 @@ stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void
     CacheTiers& below = held_cache->tiers();
     require_state(held->tiers.files() != nullptr, "attach", "there is no file tier");
     require_state(held_cache->cache->options().tiers.file_bytes > 0, "attach", "the cache has no file tier");
-    stateport_attached_images told = {};
+    stateport_attached_images reported = {};
     std::vector<ImageKey> refused;
     for (const ImageKey& image : held->tiers.files()->keys()) {
       const std::optional<bool> attached = attach(below, image);
       if (attached && !*attached) refused.push_back(image);
-      ++(!attached ? told.skipped : *attached ? told.attached : told.removed);
+      ++(!attached ? reported.skipped : *attached ? reported.attached : reported.removed);
     }
     held->tiers.remove(Stream::from_native(stream), refused);
-    result.write(told);
+    result.write(reported);
   });
 }
 
@@ -427,10 +427,10 @@ stateport_status stateport_state_tiers_poll(stateport_state_tiers* tiers, void* 
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     held->gather(Stream::from_native(stream));
-    told = std::min(room.size(), held->own.size());
-    const auto last = held->own.begin() + static_cast<std::ptrdiff_t>(told);
+    reported = std::min(room.size(), held->own.size());
+    const auto last = held->own.begin() + static_cast<std::ptrdiff_t>(reported);
     std::transform(held->own.begin(), last, room.begin(), [](const TransferResult& result) { return to_c(result); });
     held->own.erase(held->own.begin(), last);
   });
@@ -492,12 +492,12 @@ stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
     const auto room = array(out, capacity, "out");
-    std::size_t& told = checked(count, "count");
+    std::size_t& reported = checked(count, "count");
     const Medium of = medium_from_c(medium, "medium");
     const bool is_here = of == Medium::host || (of == Medium::file && held->tiers.files() != nullptr);
     require(is_here, "medium", medium, "is no tier that is here");
     const auto keys = of == Medium::host ? held->tiers.host().keys() : held->tiers.files()->keys();
-    told = keys.size();
+    reported = keys.size();
     for (std::size_t i = 0; i < std::min(room.size(), keys.size()); ++i) room[i] = to_c(keys[i]);
   });
 }
@@ -505,7 +505,7 @@ stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_
 stateport_status stateport_state_tiers_drain(stateport_state_tiers* tiers, void* stream, size_t* left) {
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
-    std::size_t& told = checked(left, "left");
-    told = held->tiers.drain(Stream::from_native(stream));
+    std::size_t& reported = checked(left, "left");
+    reported = held->tiers.drain(Stream::from_native(stream));
   });
 }

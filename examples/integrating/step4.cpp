@@ -6,7 +6,6 @@ using namespace toy;
 
 namespace {
 
-// docs: options
 stateport::RequestCacheOptions options() {
   return {.index = stateport::CacheIndex::tree,
           .layout = stateport::SlotLayout{.layout_fingerprint = Engine::spec().fingerprint(), .checkpoints = 16},
@@ -15,7 +14,6 @@ stateport::RequestCacheOptions options() {
           .block_size_tokens = 16,
           .kv_tokens = 1024};
 }
-// docs end
 
 Tokens answer(stateport::RequestCache& cache, Engine& engine, const Tokens& prompt) {
   const auto started = cache.start({.tokens = prompt});

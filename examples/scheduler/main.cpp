@@ -69,7 +69,6 @@ class Engine {
   std::vector<State> scratch_;
 };
 
-// docs: serve a request
 /// Serves one prompt until `answer_tokens` are sampled; returns how many of its tokens were not computed again.
 std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::vector<Token>& prompt,
                    std::int64_t answer_tokens) {
@@ -95,7 +94,6 @@ std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::ve
   cache.finish(request);
   return started->reused_tokens;
 }
-// docs end
 
 stateport::RequestCacheOptions options_of(CacheIndex index, bool in_columns) {
   const std::uint64_t fingerprint = stateport::models::find("qwen3-next-80b-a3b").fingerprint();

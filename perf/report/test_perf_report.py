@@ -146,6 +146,17 @@ class Comparing(unittest.TestCase):
     def test_times_without_a_peer_are_not_judged(self):
         self.assertEqual(self.verdicts(measured(None), measured(None)), ["time only"])
 
+    def test_the_command_prints_each_change_and_fails_for_the_worse(self):
+        with tempfile.TemporaryDirectory() as folder:
+            old, new = (pathlib.Path(folder) / name for name in ("old.json", "new.json"))
+            for now, code, verdict in ((1.5, 0, "noise"), (1.0, 1, "WORSE")):
+                old.write_text(json.dumps({"rows": [measured(1.5)]}))
+                new.write_text(json.dumps({"rows": [measured(now)]}))
+                arguments = ["perf_report.py", "compare", str(old), str(new)]
+                with mock.patch("sys.argv", arguments), contextlib.redirect_stdout(io.StringIO()) as printed:
+                    self.assertEqual(perf_report.main(), code)
+                self.assertRegex(printed.getvalue(), rf"C1 .*1\.50 -> .*{now:.2f}  {verdict}")
+
     def test_rows_that_one_report_lacks_are_left_out(self):
         self.assertEqual(self.verdicts(measured(1.5, metric="other"), measured(1.0)), [])
 

@@ -107,14 +107,14 @@ class _Functions:
     def _carry_out(self, name: str, rows: Any, count: int, answers: Any) -> None:
         """Every answer is `failed` before."""
         try:
-            told = list(getattr(self._client, name)(_requests(rows, count)))
+            reported = list(getattr(self._client, name)(_requests(rows, count)))
         except BaseException as error:
             self._log(f"{name} raised {type(error).__name__}: {error}")
             return
-        if len(told) != count:
-            self._log(f"{name} answered {len(told)} of {count} requests")
+        if len(reported) != count:
+            self._log(f"{name} answered {len(reported)} of {count} requests")
             return
-        for i, answer in enumerate(told):
+        for i, answer in enumerate(reported):
             try:
                 status, size = answer if name == "get" else (answer, 0)
                 number = _NUMBERS[status]

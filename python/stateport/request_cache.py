@@ -241,12 +241,12 @@ class RequestCache(CacheTiers):
 
     def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> EndedRequests:
         rows, out = int64s("requests", np.atleast_1d(as_array("requests", requests))), _c.EndedRequests()
-        told = None
+        reported = None
         if hints is not None:
             _same_length("hints", hints, rows)
-            told = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
+            reported = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
         with self._turn:
-            calls.request_cache_end(self.handle, address(rows), len(rows), how, told, ctypes.byref(out))
+            calls.request_cache_end(self.handle, address(rows), len(rows), how, reported, ctypes.byref(out))
             self._forget_plans()
             return EndedRequests(answered_transfers(out), copied(out.copies, out.copy_count, SLOT_COPY))
 

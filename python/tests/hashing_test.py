@@ -54,9 +54,9 @@ def test_seeds_keep_blocks_apart_and_stay_secret() -> None:
     options = sp.CacheOptions("tree", max_requests=1, max_request_tokens=16, kv_tokens=64, hash_seed=secret)
     assert str(secret) not in repr(options)
     for bad in (-secret, 16 * secret):
-        with pytest.raises(sp.InvalidArgument, match="hash_seed must be") as told:
+        with pytest.raises(sp.InvalidArgument, match="hash_seed must be") as reported:
             dataclasses.replace(options, hash_seed=bad).struct()
-        assert str(secret) not in str(told.value)
+        assert str(secret) not in str(reported.value)
     with pytest.raises(sp.InvalidArgument, match="seed must be"):
         sp.hash_blocks(range(16), 16, seed=-1)
 

@@ -57,12 +57,12 @@ def filled(**options: Any) -> tuple[sp.PrefixTree, list[int]]:
 
 
 def test_victims_are_named_before_they_go() -> None:
-    told: list[sp.Victim] = []
-    tree, nodes = filled(on_victim=lambda victim: bool(told.append(victim)))
+    reported: list[sp.Victim] = []
+    tree, nodes = filled(on_victim=lambda victim: bool(reported.append(victim)))
     ahead = tree.peek_victims("states", 2)
     assert [victim.node for victim in ahead] == nodes[:2]
     assert tree.evict(states=1)[1] >= 1
-    assert [victim.slot for victim in told] == [ahead[0].slot] and told[0].end_tokens == 3
+    assert [victim.slot for victim in reported] == [ahead[0].slot] and reported[0].end_tokens == 3
     tree.check_invariants()
 
 

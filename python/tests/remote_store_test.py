@@ -325,10 +325,10 @@ class TellingClient(EndlessClient):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: Any = []
+        self.reported: Any = []
 
     def get(self, requests: list[sp.RemoteRequest]) -> Any:
-        return self.told
+        return self.reported
 
     exists = get
 
@@ -347,11 +347,11 @@ class TellingClient(EndlessClient):
     (None, [("failed", 0), ("failed", 0)]),
 ])
 def test_an_answer_that_is_none_fails_its_request_and_is_logged(
-        told: Any, found: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
+        reported: Any, found: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
     client = TellingClient()
     with sp.ClientStore(client) as store:
         for _ in range(2):
-            client.told = told
+            client.reported = reported
             memory = np.zeros(10, np.uint8)
             store.get([1, 2], ["a", "b"], [memory, memory])
             assert answers(store, 2) == dict(zip((1, 2), found, strict=True))
@@ -362,7 +362,7 @@ def test_an_answer_that_is_none_fails_its_request_and_is_logged(
 def test_any_iterable_answers(caplog: pytest.LogCaptureFixture) -> None:
     client = TellingClient()
     with sp.ClientStore(client) as store:
-        client.told = (status for status in ("gone", "done", "failed"))
+        client.reported = (status for status in ("gone", "done", "failed"))
         store.exists([1, 2, 3], ["a", "b", "c"])
         assert answers(store, 3) == {1: ("gone", 0), 2: ("done", 0), 3: ("failed", 0)}
 
@@ -370,7 +370,7 @@ def test_any_iterable_answers(caplog: pytest.LogCaptureFixture) -> None:
             yield "done"
             raise TimeoutError("no answer in time")
 
-        client.told = breaks()
+        client.reported = breaks()
         store.exists([1], ["a"])
         assert answers(store, 1) == {1: ("failed", 0)}
     assert "exists raised TimeoutError: no answer in time" in caplog.text

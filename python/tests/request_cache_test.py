@@ -372,7 +372,7 @@ def test_a_plan_is_read_before_the_next_call_or_never() -> None:
 
 
 def test_a_plan_is_read_after_another_one_was_refused() -> None:
-    told = []
+    reported = []
     for refused in (False, True):
         cache = make("hash_slots", block_size_tokens=4, checkpoints=20, scan_alignment_tokens=4, placement="every")
         requests = [cache.start(range(n, n + 200)).request for n in (0, 1000)]  # type: ignore[union-attr]
@@ -383,8 +383,8 @@ def test_a_plan_is_read_after_another_one_was_refused() -> None:
             with pytest.raises(sp.InvalidArgument, match="tokens = 201"):
                 cache.plan(requests, [200, 201])
         group = plan.groups[0]
-        told.append([list(plan.start), list(plan.kv(0)), list(group.slots(0)), group.saves.tolist()])
-    assert told[0] == told[1] and len(told[0][3]) == 1
+        reported.append([list(plan.start), list(plan.kv(0)), list(group.slots(0)), group.saves.tolist()])
+    assert reported[0] == reported[1] and len(reported[0][3]) == 1
 
 
 def test_ids_of_kv_are_read_from_any_one_on() -> None:

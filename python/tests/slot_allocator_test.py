@@ -36,8 +36,8 @@ def test_blocks_of_an_own_pool_are_found_by_hash() -> None:
 
 
 def test_a_state_is_found_restored_withdrawn_and_evicted() -> None:
-    told: list[SlotVictim] = []
-    states = SlotAllocator(blocks=8, slots=2, external_blocks=True, on_victim=told.append)
+    reported: list[SlotVictim] = []
+    states = SlotAllocator(blocks=8, slots=2, external_blocks=True, on_victim=reported.append)
     states.retain_blocks([0, 1, 2])
     states.register_blocks([0, 1, 2], [10, 20, 30], [0, 10, 20])
     assert states.allocate_slots([1, 0, 1]).tolist() == [0, 1, 0]
@@ -56,10 +56,10 @@ def test_a_state_is_found_restored_withdrawn_and_evicted() -> None:
         states.allocate_slots([2])  # the others are in use
     states.release_blocks([0, 1])
     victims = states.peek_victims(5)
-    assert victims == [SlotVictim(0, 1, tag(16), 10), SlotVictim(1, 0, tag(32), 20)] and not told
+    assert victims == [SlotVictim(0, 1, tag(16), 10), SlotVictim(1, 0, tag(32), 20)] and not reported
     with states.pinned(0) as slot:
         assert slot == 1 and states.evict(2) == 1
-    assert told == victims[1:] and states.slot_of(1) == -1
+    assert reported == victims[1:] and states.slot_of(1) == -1
     states.withdraw(0)
     assert states.find_state([10]) is None and states.slot_of(0) == 1
     assert states.restore(0, 5, tag(16))[0] == "empty"
@@ -180,8 +180,9 @@ def test_a_commit_may_be_short_of_slots_or_be_abandoned() -> None:
 
 
 def test_a_planner_tells_of_victims_when_its_allocator_is_closed() -> None:
-    told: list[int] = []
-    states = SlotAllocator(blocks=8, slots=1, external_blocks=True, on_victim=lambda victim: told.append(victim.block))
+    reported: list[int] = []
+    states = SlotAllocator(blocks=8, slots=1, external_blocks=True,
+                           on_victim=lambda victim: reported.append(victim.block))
     states.retain_blocks(range(5))
     states.register_blocks(range(5), [10, 20, 30, 40, 50])
     states.allocate_slots([4])
@@ -192,7 +193,7 @@ def test_a_planner_tells_of_victims_when_its_allocator_is_closed() -> None:
     gc.collect()
     plan(planner)
     assert planner.commit().dropped == 2
-    assert told == [4]
+    assert reported == [4]
 
 
 def test_a_chunk_outside_its_prompt_is_refused() -> None:

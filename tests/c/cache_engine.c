@@ -218,12 +218,12 @@ static void set_up_plan(engine* self) {
 static void settle_row(engine* self, engine_row* row) {
   engine_request* const request = &self->requests[row->request];
   request->computed = (int32_t)row->start + row->tokens - row->drafts + (row->sampled > 1 ? row->sampled - 1 : 0);
-  request->told = row->sampled_at + row->sampled;
+  request->reported = row->sampled_at + row->sampled;
   stateport_running_request running = {.size = sizeof running};
   CHECK_OK(stateport_request_cache_request(self->cache, request->id, &running));
-  CHECK(running.computed == request->computed && running.count == (size_t)request->told);
+  CHECK(running.computed == request->computed && running.count == (size_t)request->reported);
   CHECK(memcmp(running.tokens, request->tokens, running.count * sizeof *running.tokens) == 0);
-  if (request->told < request->end) return;
+  if (request->reported < request->end) return;
   int32_t wanted[engine_tokens_max];
   engine_oracle(request->tokens, request->prompt, wanted, request->end);
   CHECK(memcmp(wanted, request->tokens, (size_t)request->end * sizeof *wanted) == 0);
@@ -349,7 +349,7 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   CHECK(done == 1 && started.reused_tokens < count);
   request->id = started.request;
   memcpy(request->tokens, prompt, (size_t)count * sizeof *prompt);
-  request->known = request->told = request->prompt = count;
+  request->known = request->reported = request->prompt = count;
   request->computed = (int32_t)started.reused_tokens;
   request->end = end;
   ++self->started;
@@ -401,7 +401,7 @@ static engine_row next_row(engine* self, int index, int32_t budget) {
     row.tokens = (int32_t)tokens;
     return row;
   }
-  if ((computed + 1 > request->told ? computed + 1 : request->told) >= request->end) return row;
+  if ((computed + 1 > request->reported ? computed + 1 : request->reported) >= request->end) return row;
   row.drafts = engine_random(self, self->drafts + 1);
   if (row.drafts > budget - 1) row.drafts = budget - 1;
   row.tokens = 1 + row.drafts;

@@ -42,7 +42,7 @@ typedef struct engine_request {
   int64_t id;  ///< of the cache; STATEPORT_NONE: it does not run
   int32_t tokens[engine_tokens_max];
   int32_t known;     ///< tokens that the device knows
-  int32_t told;      ///< of these, reported to the cache
+  int32_t reported;  ///< of these, reported to the cache
   int32_t computed;  ///< tokens of committed passes
   int32_t prompt;
   int32_t end;  ///< number of tokens at which it is complete

@@ -128,7 +128,7 @@ void engine_carry_out(engine* self, const stateport_transfer* transfers, size_t 
 
 /// Requests whose loads have ended continue from the loaded prefix.
 static void end_loads(engine* self, int32_t loaded) {
-  int32_t told = 0;
+  int32_t reported = 0;
   for (int index = 0; index < engine_requests; ++index) {
     engine_request* const request = &self->requests[index];
     if (request->id == STATEPORT_NONE || !request->loading) continue;
@@ -141,9 +141,9 @@ static void end_loads(engine* self, int32_t loaded) {
     CHECK_OK(stateport_request_cache_request(self->cache, request->id, &running));
     self->tiers->loaded_tokens += running.computed - request->computed;
     request->computed = (int32_t)running.computed;
-    ++told;
+    ++reported;
   }
-  CHECK(told <= loaded);  // others ended before
+  CHECK(reported <= loaded);  // others ended before
 }
 
 void engine_carry_out_rest(engine* self) {

@@ -280,11 +280,11 @@ static void refuse_attached(stateport_request_cache* cache) {
   CHECK(usage.states == 1 && usage.bytes == tiers_of_test.state_image_bytes);
   // More than there is room for: the rest is the engine's to remove.
   stateport_image_key many[12];
-  uint8_t told[12];
+  uint8_t reported[12];
   for (uint64_t i = 0; i < 12; ++i)
     many[i] = (stateport_image_key){.prefix = {i + 10, 3}, .tokens = 4, .content = STATEPORT_STATE};
-  CHECK_OK(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, many, 12, told, &done));
-  CHECK(done == 12 && told[0] == 1 && told[7] == 1 && told[8] == 0 && told[11] == 0);
+  CHECK_OK(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, many, 12, reported, &done));
+  CHECK(done == 12 && reported[0] == 1 && reported[7] == 1 && reported[8] == 0 && reported[11] == 0);
   CHECK_REFUSED(stateport_request_cache_tier_usage(cache, -1, &usage), STATEPORT_INVALID_ARGUMENT, "medium = -1");
   stateport_tier_speeds speeds = {.size = sizeof speeds, .file_bytes_per_s = -3};
   CHECK_REFUSED(stateport_request_cache_set_speeds(cache, &speeds), STATEPORT_INVALID_ARGUMENT,

@@ -183,7 +183,7 @@ void test_pasts(void) {
   const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX};
   // The requests interleave: the one that was looked up first is kept last. With its past of the look-up it is the
   // oldest; else it counts as the newest.
-  for (int told = 0; told < 2; ++told) {
+  for (int reported = 0; reported < 2; ++reported) {
     stateport_tree* tree = make_tree(&hix);
     stateport_match hits[prompts];
     for (int32_t prompt = 0; prompt < prompts; ++prompt) {
@@ -193,9 +193,9 @@ void test_pasts(void) {
     }
     for (int32_t prompt = prompts; prompt-- > 0;) {
       CHECK_OK(stateport_tree_set_time(tree, 100 * (2 * prompts - prompt)));
-      keep(tree, prompt, told ? &hits[prompt] : NULL, NULL);
+      keep(tree, prompt, reported ? &hits[prompt] : NULL, NULL);
     }
-    CHECK(take_from_tree(tree) == (told ? 0 : prompts - 1));
+    CHECK(take_from_tree(tree) == (reported ? 0 : prompts - 1));
   }
 
   // No other policy has a past to tell.

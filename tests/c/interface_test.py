@@ -119,11 +119,11 @@ def test_tree(stateport):
 
 
 def test_victims_of_trees(stateport):
-    told, tokens = [], int32s(1, 2, 3, 4)
+    reported, tokens = [], int32s(1, 2, 3, 4)
 
     def hear(victim, context):
         v = victim.contents
-        told.append((v.node, v.end_tokens, v.slot, v.tokens[: v.count], v.kv[: v.count], context))
+        reported.append((v.node, v.end_tokens, v.slot, v.tokens[: v.count], v.kv[: v.count], context))
         stateport.refuses(INVALID_STATE, "by a callback", "tree_check", tree)
         return 1
 
@@ -134,16 +134,16 @@ def test_victims_of_trees(stateport):
     stateport.tree_tag_slot(tree, slot, tokens, 4, None)
     stateport.tree_insert(tree, byref(Insert(tokens=tokens, kv=tokens, count=4, slot=slot.value)), byref(kept))
     stateport.tree_evict(tree, c_int64(1), c_int64(0), None, byref(freed))
-    assert told == [(kept.node, 4, slot.value, [1, 2, 3, 4], [1, 2, 3, 4], 77)] and freed.value == 0
+    assert reported == [(kept.node, 4, slot.value, [1, 2, 3, 4], [1, 2, 3, 4], 77)] and freed.value == 0
     stateport.tree_release_slots(tree, byref(slot), 1)  # it was kept
     stateport.tree_check(tree)
     stateport.tree_destroy(tree)
 
 
 def test_victims_of_allocators(stateport):
-    told = []
+    reported = []
     options = SlotAllocatorOptions(blocks=3, slots=2, on_victim_context=78)
-    options.on_victim = lambda victim, context: told.append((victim.contents.block, victim.contents.slot,
+    options.on_victim = lambda victim, context: reported.append((victim.contents.block, victim.contents.slot,
                                                              victim.contents.token_count, context))
     allocator = stateport.make("slot_allocator_create", byref(options))
     blocks, slots, evicted, count = int32s(0, 0), int32s(0, 0), c_int64(), c_size_t()
@@ -154,9 +154,9 @@ def test_victims_of_allocators(stateport):
     stateport.slot_allocator_release_blocks(allocator, blocks, 1)
     next_ones = room(SlotVictim, 2)
     stateport.slot_allocator_peek_victims(allocator, next_ones, 2, byref(count))
-    assert count.value == 1 and next_ones[0].slot == slots[0] and not told
+    assert count.value == 1 and next_ones[0].slot == slots[0] and not reported
     stateport.slot_allocator_evict(allocator, c_int64(2), byref(evicted))
-    assert evicted.value == 1 and told == [(blocks[0], slots[0], 8, 78)]
+    assert evicted.value == 1 and reported == [(blocks[0], slots[0], 8, 78)]
     stateport.slot_allocator_check(allocator)
     stateport.slot_allocator_destroy(allocator)
 

@@ -98,11 +98,11 @@ void test_strides(void) {
   stateport_spec* to = NULL;
   CHECK_OK(stateport_spec_create(&apart, 1, &from));
   CHECK_OK(stateport_spec_create(&other_order, 1, &to));
-  stateport_tensor_spec told = {.size = sizeof told};
-  CHECK_OK(stateport_spec_tensor(from, 0, &told));
-  CHECK(told.token_stride == row_elements && told.channel_stride == 1);
-  CHECK_OK(stateport_spec_tensor(to, 0, &told));
-  CHECK(told.token_stride == 1 && told.channel_stride == tokens && told.conv_layout == STATEPORT_DS);
+  stateport_tensor_spec reported = {.size = sizeof reported};
+  CHECK_OK(stateport_spec_tensor(from, 0, &reported));
+  CHECK(reported.token_stride == row_elements && reported.channel_stride == 1);
+  CHECK_OK(stateport_spec_tensor(to, 0, &reported));
+  CHECK(reported.token_stride == 1 && reported.channel_stride == tokens && reported.conv_layout == STATEPORT_DS);
 
   stateport_store* source = small_store(from, 1);
   stateport_store* destination = small_store(to, 1);

@@ -51,8 +51,8 @@ static size_t append_commit(const stateport_group_commit* group, unsigned char* 
   return append(to, used, group->copies, group->copy_count * sizeof *group->copies);
 }
 
-static size_t append_told(const told_arrays* told, unsigned char* to) {
-  return append_commit(&told->group_commit, to, append_plan(&told->plan, to, 0));
+static size_t append_told(const told_arrays* reported, unsigned char* to) {
+  return append_commit(&reported->group_commit, to, append_plan(&reported->plan, to, 0));
 }
 
 static stateport_status plan_into(stateport_request_cache* cache, const int64_t* requests, const int32_t* counts,
@@ -66,21 +66,22 @@ static stateport_status plan_into(stateport_request_cache* cache, const int64_t*
 }
 
 /// The check is of the plans before this one, those that ran out of memory among them.
-static stateport_status plan_again(const told_arrays* told, stateport_request_cache* cache, const int64_t* requests,
+static stateport_status plan_again(const told_arrays* reported, stateport_request_cache* cache, const int64_t* requests,
                                    const int32_t* counts, size_t rows) {
   unsigned char now[bytes_max];
-  CHECK(append_told(told, now) == told->used && memcmp(now, told->bytes, told->used) == 0);
+  CHECK(append_told(reported, now) == reported->used && memcmp(now, reported->bytes, reported->used) == 0);
   told_arrays out;
   return plan_into(cache, requests, counts, rows, &out);
 }
 
-static void commit_into(stateport_request_cache* cache, told_arrays* told) {
+static void commit_into(stateport_request_cache* cache, told_arrays* reported) {
   const int32_t none = 0;
-  const uint64_t pass = told->plan.pass;
-  *told = (told_arrays){.group_commit = {.size = sizeof told->group_commit}};
-  told->commit = (stateport_pass_commit){.size = sizeof told->commit, .groups = &told->group_commit, .group_count = 1};
-  CHECK_OK(stateport_request_cache_commit(cache, pass, &none, 1, NULL, 0, &told->commit));
-  told->used = append_told(told, told->bytes);
+  const uint64_t pass = reported->plan.pass;
+  *reported = (told_arrays){.group_commit = {.size = sizeof reported->group_commit}};
+  reported->commit =
+      (stateport_pass_commit){.size = sizeof reported->commit, .groups = &reported->group_commit, .group_count = 1};
+  CHECK_OK(stateport_request_cache_commit(cache, pass, &none, 1, NULL, 0, &reported->commit));
+  reported->used = append_told(reported, reported->bytes);
 }
 
 static stateport_request_cache* make_cache(int32_t kind) {
@@ -117,31 +118,32 @@ static void refuse_plans(int32_t kind, bool committed) {
     requests[request] = started.request;
   }
   const int32_t first = first_tokens;
-  told_arrays told;
-  CHECK_OK(plan_into(cache, requests, &first, 1, &told));
-  CHECK(told.group.save_count == 1 && told.used > 0);
-  if (committed) commit_into(cache, &told);
-  if (committed) CHECK(told.group_commit.from_scratch_count == (kind == hash_slots));
+  told_arrays reported;
+  CHECK_OK(plan_into(cache, requests, &first, 1, &reported));
+  CHECK(reported.group.save_count == 1 && reported.used > 0);
+  if (committed) commit_into(cache, &reported);
+  if (committed) CHECK(reported.group_commit.from_scratch_count == (kind == hash_slots));
 
   const int32_t rest = committed ? prompt_tokens - first_tokens : prompt_tokens;
   const int64_t twice[] = {requests[0], requests[0]};
-  CHECK_REFUSED(plan_again(&told, cache, twice, (const int32_t[]){rest, rest}, 2), STATEPORT_INVALID_ARGUMENT, "twice");
+  CHECK_REFUSED(plan_again(&reported, cache, twice, (const int32_t[]){rest, rest}, 2), STATEPORT_INVALID_ARGUMENT,
+                "twice");
   const int32_t past_prompt[] = {rest, prompt_tokens + 1};
-  CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
+  CHECK_REFUSED(plan_again(&reported, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
 #ifdef STATEPORT_TEST_MEMORY
   // Tokens that a row claims beyond its request take no memory: the number of allocations is the same, whatever a row
   // claims.
   const int32_t usual = memory_calls_apart;
   memory_calls_apart = 1;
   const int64_t before = memory_failures;
-  CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
+  CHECK_REFUSED(plan_again(&reported, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
   const int64_t of_text = memory_failures - before;
   const int32_t claimed[] = {rest, request_tokens_max};
-  CHECK_REFUSED(plan_again(&told, cache, requests, claimed, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 64");
+  CHECK_REFUSED(plan_again(&reported, cache, requests, claimed, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 64");
   CHECK(memory_failures - before == 2 * of_text);
   memory_calls_apart = usual;
 #endif
-  CHECK_OK(plan_again(&told, cache, requests, (const int32_t[]){rest, prompt_tokens}, 2));
+  CHECK_OK(plan_again(&reported, cache, requests, (const int32_t[]){rest, prompt_tokens}, 2));
   CHECK_OK(stateport_request_cache_check(cache));
   CHECK_OK(stateport_request_cache_destroy(cache));
 }

@@ -50,9 +50,9 @@ static stateport_status plan(stateport_request_cache* cache, const int64_t* requ
                              const int32_t* drafts, size_t rows, uint64_t* pass) {
   const stateport_pass_batch batch = {
       .size = sizeof batch, .request = requests, .tokens = counts, .drafts = drafts, .rows = rows};
-  stateport_pass_plan told = {.size = sizeof told};
-  const stateport_status status = stateport_request_cache_plan(cache, &batch, &told);
-  if (status == STATEPORT_OK && pass != NULL) *pass = told.pass;
+  stateport_pass_plan reported = {.size = sizeof reported};
+  const stateport_status status = stateport_request_cache_plan(cache, &batch, &reported);
+  if (status == STATEPORT_OK && pass != NULL) *pass = reported.pass;
   return status;
 }
 
@@ -130,12 +130,12 @@ static void refuse_plans(stateport_request_cache* cache) {
   const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = counts, .rows = 1};
   CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
   stateport_group_plan groups[2] = {{.size = sizeof *groups}};
-  stateport_pass_plan told = {.size = sizeof told, .groups = groups, .group_count = 2};
-  CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &told), STATEPORT_INVALID_ARGUMENT, "group_count = 2");
-  told.group_count = 0;
-  CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &told), STATEPORT_INVALID_ARGUMENT, "group_count = 0");
-  told.groups = NULL;
-  CHECK_REFUSED(stateport_request_cache_plan(cache, NULL, &told), STATEPORT_INVALID_ARGUMENT, "batch = null");
+  stateport_pass_plan reported = {.size = sizeof reported, .groups = groups, .group_count = 2};
+  CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &reported), STATEPORT_INVALID_ARGUMENT, "group_count = 2");
+  reported.group_count = 0;
+  CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &reported), STATEPORT_INVALID_ARGUMENT, "group_count = 0");
+  reported.groups = NULL;
+  CHECK_REFUSED(stateport_request_cache_plan(cache, NULL, &reported), STATEPORT_INVALID_ARGUMENT, "batch = null");
   int64_t chunk = 9;
   const int64_t budgets[] = {4, -1};
   const int64_t budget = -1;

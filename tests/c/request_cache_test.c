@@ -203,11 +203,12 @@ void test_decode_checkpoints(void) {
     const int32_t prompt[] = {1, 2, 3, 4, 5};
     int32_t tokens[engine_tokens_max];
     CHECK(engine_start(&self, 0, prompt, 5, 30));
-    while (self.requests[0].told < 16 || self.requests[0].computed % engine_block_tokens == 0) engine_step(&self, 8);
-    const int32_t told = self.requests[0].told;
+    while (self.requests[0].reported < 16 || self.requests[0].computed % engine_block_tokens == 0)
+      engine_step(&self, 8);
+    const int32_t reported = self.requests[0].reported;
     memcpy(tokens, self.requests[0].tokens, sizeof tokens);
     engine_end(&self, 0, STATEPORT_PREEMPTED);
-    CHECK(engine_start(&self, 0, tokens, told, told + 4));
+    CHECK(engine_start(&self, 0, tokens, reported, reported + 4));
     CHECK(self.reused_tokens >= 2 * engine_block_tokens && self.reused_tokens % engine_block_tokens == 0);
     while (self.requests[0].id != STATEPORT_NONE) engine_step(&self, 8);
     CHECK(self.finished == 1);
@@ -218,7 +219,7 @@ void test_decode_checkpoints(void) {
 /// Runs a prompt to its end.
 static void serve_once(engine* self, const int32_t* prompt, int32_t count) {
   CHECK(engine_start(self, 0, prompt, count, count + 8));
-  while (self->requests[0].told == count) engine_step(self, engine_prompt_max);
+  while (self->requests[0].reported == count) engine_step(self, engine_prompt_max);
   engine_end(self, 0, STATEPORT_FINISHED);
 }
 

@@ -92,14 +92,15 @@ static void attach_to_less_room(const tier_engine_options* options, size_t image
   for (int polls = 0; polls < polls_max && count == 0; ++polls)
     CHECK_OK(stateport_state_tiers_poll(engine.tiers, NULL, &result, 1, &count));
   CHECK(result.id == 1 && result.status == STATEPORT_TRANSFER_DONE);
-  stateport_attached_images told = {.size = sizeof told};
-  CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &told));
-  CHECK(told.attached > 0 && told.removed > 0 && told.skipped == 1 && told.attached + told.removed == images);
+  stateport_attached_images reported = {.size = sizeof reported};
+  CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &reported));
+  CHECK(reported.attached > 0 && reported.removed > 0 && reported.skipped == 1 &&
+        reported.attached + reported.removed == images);
   stateport_state_tiers_info info = {.size = sizeof info};
   CHECK_OK(stateport_state_tiers_describe(engine.tiers, &info));
-  CHECK(info.file_images == told.attached + 1);
+  CHECK(info.file_images == reported.attached + 1);
   const stateport_tier_usage files = tier_engine_usage(&engine, STATEPORT_MEDIUM_FILE);
-  CHECK((size_t)(files.states + files.kv_blocks) == told.attached && files.bytes <= less.file_bytes);
+  CHECK((size_t)(files.states + files.kv_blocks) == reported.attached && files.bytes <= less.file_bytes);
   for (int32_t prompt = 0; prompt < prompts; ++prompt) tier_engine_serve(&engine, prompt);
   tier_engine_destroy(&engine);
 }
@@ -246,9 +247,9 @@ static void wait_for(world* self, uint64_t first, size_t count, int32_t* status)
   for (size_t i = 0; i < count; ++i) status[i] = -1;
   for (int polls = 0; polls < polls_max && in_flight(self) > 0; ++polls) {
     stateport_transfer_result results[2];
-    size_t told = 0;
-    CHECK_OK(stateport_state_tiers_poll(self->tiers, NULL, results, 2, &told));
-    for (size_t i = 0; i < told; ++i) {
+    size_t reported = 0;
+    CHECK_OK(stateport_state_tiers_poll(self->tiers, NULL, results, 2, &reported));
+    for (size_t i = 0; i < reported; ++i) {
       const bool is_ours = results[i].id >= first && results[i].id < first + count && results[i].reserved == 0;
       CHECK(is_ours && status[results[i].id - first] == -1);
       if (is_ours) status[results[i].id - first] = results[i].status;
@@ -397,11 +398,11 @@ void test_scrubbed_files(void) {
 
 static void check_keys(world* self, int32_t medium, const stateport_image_key* wanted, size_t count) {
   stateport_image_key keys[4];
-  size_t told = 0;
-  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, keys, 4, &told));
-  CHECK(told == count && (count == 0 || memcmp(keys, wanted, count * sizeof *keys) == 0));
-  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, NULL, 0, &told));
-  CHECK(told == count);
+  size_t reported = 0;
+  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, keys, 4, &reported));
+  CHECK(reported == count && (count == 0 || memcmp(keys, wanted, count * sizeof *keys) == 0));
+  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, NULL, 0, &reported));
+  CHECK(reported == count);
 }
 
 void test_images(void) {
@@ -419,10 +420,10 @@ void test_images(void) {
   size_t left = 1;
   for (int polls = 0; polls < polls_max && left > 0; ++polls) {
     stateport_transfer_result result;
-    size_t told = 0;
+    size_t reported = 0;
     CHECK_OK(stateport_state_tiers_drain(self.tiers, NULL, &left));
-    CHECK_OK(stateport_state_tiers_poll(self.tiers, NULL, &result, 1, &told));
-    CHECK(told == 0 || result.status == STATEPORT_TRANSFER_DONE);
+    CHECK_OK(stateport_state_tiers_poll(self.tiers, NULL, &result, 1, &reported));
+    CHECK(reported == 0 || result.status == STATEPORT_TRANSFER_DONE);
   }
   CHECK(left == 0);
   destroy_world(&self);

@@ -50,14 +50,14 @@ static int32_t hear_of_tree(const stateport_victim* victim, void* context) {
   return self->keep ? -1 : 0;
 }
 
-static stateport_tree* make_tree(int32_t slots, heard* told) {
+static stateport_tree* make_tree(int32_t slots, heard* reported) {
   const stateport_eviction_options lru = {.size = sizeof lru, .order = STATEPORT_EVICT_LRU};
   const stateport_tree_options options = {.size = sizeof options,
                                           .slots = slots,
                                           .max_states_per_path = 1,
                                           .eviction_options = &lru,
-                                          .on_victim = told == NULL ? NULL : hear_of_tree,
-                                          .on_victim_context = told};
+                                          .on_victim = reported == NULL ? NULL : hear_of_tree,
+                                          .on_victim_context = reported};
   stateport_tree* tree = NULL;
   CHECK_OK(stateport_tree_create(&options, &tree));
   return tree;
@@ -97,8 +97,8 @@ static stateport_tree_sizes sizes_of(stateport_tree* tree) {
 }
 
 static void test_told_of_nodes(void) {
-  heard told = {0};
-  stateport_tree* tree = make_tree(prompts, &told);
+  heard reported = {0};
+  stateport_tree* tree = make_tree(prompts, &reported);
   stateport_insert_result kept[prompts];
   int32_t slots[prompts];
   for (int32_t prompt = 0; prompt < prompts; ++prompt)
@@ -108,59 +108,59 @@ static void test_told_of_nodes(void) {
   size_t count = 0;
   foreseen[0].size = sizeof *foreseen;
   CHECK_OK(stateport_tree_peek_victims(tree, STATEPORT_VICTIM_TOKENS, foreseen, prompts, &count));
-  CHECK(count == prompts && told.count == 0);
+  CHECK(count == prompts && reported.count == 0);
 
   int64_t states = 0;
   CHECK_ONCE(stateport_tree_evict(tree, prompts * prompt_tokens, 0, NULL, &states), STATEPORT_OK, NULL);
-  CHECK(states == prompts && told.count == prompts);
+  CHECK(states == prompts && reported.count == prompts);
   const int32_t order[prompts] = {1, 2, 0};
   for (int i = 0; i < prompts; ++i) {
-    const stateport_victim* const victim = &told.victims[i];
+    const stateport_victim* const victim = &reported.victims[i];
     CHECK(victim->node == kept[order[i]].node && victim->node == foreseen[i].node);
     CHECK(victim->slot == slots[order[i]] && victim->end_tokens == prompt_tokens && victim->count == prompt_tokens);
-    CHECK(told.first_tokens[i] == 100 * order[i] && told.last_kv[i] == 100 * order[i] + prompt_tokens - 1);
+    CHECK(reported.first_tokens[i] == 100 * order[i] && reported.last_kv[i] == 100 * order[i] + prompt_tokens - 1);
   }
-  CHECK(memcmp(told.victims[2].prefix, hit.prefix, sizeof hit.prefix) == 0);
+  CHECK(memcmp(reported.victims[2].prefix, hit.prefix, sizeof hit.prefix) == 0);
   CHECK(sizes_of(tree).free_slots == prompts);
   CHECK_OK(stateport_tree_destroy(tree));
 }
 
 static void test_told_of_states(void) {
-  heard told = {0};
-  stateport_tree* tree = make_tree(2, &told);
+  heard reported = {0};
+  stateport_tree* tree = make_tree(2, &reported);
   int32_t slot = STATEPORT_NONE;
   int32_t longer_slot = STATEPORT_NONE;
   int32_t live_slot = STATEPORT_NONE;
   // A path has one state: the longer prompt's drives out that of the shorter one.
   const stateport_insert_result shorter = keep_prompt(tree, 1, prompt_tokens, &slot);
   const stateport_insert_result longer = keep_prompt(tree, 1, prompt_tokens + 1, &longer_slot);
-  CHECK(told.count == 1 && told.victims[0].node == shorter.node && told.victims[0].slot == slot);
-  CHECK(told.victims[0].count == 0 && told.victims[0].end_tokens == prompt_tokens);
+  CHECK(reported.count == 1 && reported.victims[0].node == shorter.node && reported.victims[0].slot == slot);
+  CHECK(reported.victims[0].count == 0 && reported.victims[0].end_tokens == prompt_tokens);
   CHECK_OK(stateport_tree_drop_state(tree, longer.node));
-  CHECK(told.count == 2 && told.victims[1].node == longer.node && told.victims[1].slot == longer_slot);
+  CHECK(reported.count == 2 && reported.victims[1].node == longer.node && reported.victims[1].slot == longer_slot);
 
   // A request starts from one of two states, and takes the slot of the other.
   CHECK_OK(stateport_tree_reset(tree));
-  CHECK(told.count == 2);
-  told.count = 0;
+  CHECK(reported.count == 2);
+  reported.count = 0;
   keep_prompt(tree, 1, prompt_tokens, &slot);
   const stateport_insert_result second = keep_prompt(tree, 2, prompt_tokens, &longer_slot);
   CHECK(find_prompt(tree, 1, &live_slot).slot == slot && live_slot == longer_slot);
-  CHECK(told.count == 1 && told.victims[0].node == second.node && told.victims[0].slot == live_slot);
+  CHECK(reported.count == 1 && reported.victims[0].node == second.node && reported.victims[0].slot == live_slot);
   CHECK_OK(stateport_tree_reset(tree));
-  CHECK(told.count == 1);
+  CHECK(reported.count == 1);
   CHECK_OK(stateport_tree_destroy(tree));
 }
 
 static void test_kept_slots(void) {
-  heard told = {.keep = true};
-  stateport_tree* tree = make_tree(2, &told);
+  heard reported = {.keep = true};
+  stateport_tree* tree = make_tree(2, &reported);
   int32_t slots[2];
   for (int32_t prompt = 0; prompt < 2; ++prompt) keep_prompt(tree, prompt, prompt_tokens, &slots[prompt]);
   int64_t tokens = -1;
   int64_t states = -1;
   CHECK_OK(stateport_tree_evict(tree, 1, 0, &tokens, &states));
-  CHECK(tokens == prompt_tokens && states == 0 && told.count == 1 && told.victims[0].slot == slots[0]);
+  CHECK(tokens == prompt_tokens && states == 0 && reported.count == 1 && reported.victims[0].slot == slots[0]);
   CHECK(find_prompt(tree, 0, NULL).node == 0 && sizes_of(tree).free_slots == 0);
 
   // It is the caller's: to tag, to give back, or to donate again.
@@ -169,24 +169,24 @@ static void test_kept_slots(void) {
   CHECK(sizes_of(tree).free_slots == 1);
   // A kept slot is none that was freed: the demand is not met.
   CHECK_OK(stateport_tree_evict(tree, 0, 1, NULL, &states));
-  CHECK(states == 0 && told.count == 2 && sizes_of(tree).free_slots == 1 && sizes_of(tree).evictable_states == 0);
+  CHECK(states == 0 && reported.count == 2 && sizes_of(tree).free_slots == 1 && sizes_of(tree).evictable_states == 0);
   CHECK_OK(stateport_tree_release_slots(tree, &slots[1], 1));
   CHECK_OK(stateport_tree_destroy(tree));
 }
 
 static void test_tree_in_its_callback(void) {
-  heard told = {.other = make_tree(1, NULL)};
-  told.tree = make_tree(1, &told);
+  heard reported = {.other = make_tree(1, NULL)};
+  reported.tree = make_tree(1, &reported);
   int32_t slot = STATEPORT_NONE;
-  const stateport_insert_result kept = keep_prompt(told.tree, 1, prompt_tokens, &slot);
-  keep_prompt(told.other, 1, prompt_tokens, &slot);
+  const stateport_insert_result kept = keep_prompt(reported.tree, 1, prompt_tokens, &slot);
+  keep_prompt(reported.other, 1, prompt_tokens, &slot);
   // An empty lock of the root: it locks nothing, and is of the tree.
-  CHECK_OK(stateport_tree_lock_node(told.tree, 0, &told.lock));
-  CHECK_OK(stateport_tree_drop_state(told.tree, kept.node));
-  CHECK(told.count == 1 && sizes_of(told.tree).free_slots == 1);
-  CHECK_OK(stateport_tree_lock_destroy(told.lock));
-  CHECK_OK(stateport_tree_destroy(told.tree));
-  CHECK_OK(stateport_tree_destroy(told.other));
+  CHECK_OK(stateport_tree_lock_node(reported.tree, 0, &reported.lock));
+  CHECK_OK(stateport_tree_drop_state(reported.tree, kept.node));
+  CHECK(reported.count == 1 && sizes_of(reported.tree).free_slots == 1);
+  CHECK_OK(stateport_tree_lock_destroy(reported.lock));
+  CHECK_OK(stateport_tree_destroy(reported.tree));
+  CHECK_OK(stateport_tree_destroy(reported.other));
 }
 
 void test_victims_of_trees(void) {
@@ -215,12 +215,12 @@ static void hear_of_allocator(const stateport_slot_victim* victim, void* context
   self->slot_victims[self->count++] = *victim;
 }
 
-static stateport_slot_allocator* make_allocator(heard* told) {
+static stateport_slot_allocator* make_allocator(heard* reported) {
   const stateport_slot_allocator_options options = {.size = sizeof options,
                                                     .blocks = prompts + 2,
                                                     .slots = prompts,
-                                                    .on_victim = told == NULL ? NULL : hear_of_allocator,
-                                                    .on_victim_context = told};
+                                                    .on_victim = reported == NULL ? NULL : hear_of_allocator,
+                                                    .on_victim_context = reported};
   stateport_slot_allocator* allocator = NULL;
   CHECK_OK(stateport_slot_allocator_create(&options, &allocator));
   return allocator;
@@ -247,8 +247,8 @@ static void store_states(stateport_slot_allocator* allocator, int32_t* blocks, i
 }
 
 static void test_told_of_slots(void) {
-  heard told = {0};
-  stateport_slot_allocator* allocator = make_allocator(&told);
+  heard reported = {0};
+  stateport_slot_allocator* allocator = make_allocator(&reported);
   int32_t blocks[prompts];
   int32_t slots[prompts];
   store_states(allocator, blocks, slots);
@@ -256,24 +256,24 @@ static void test_told_of_slots(void) {
   size_t count = 99;
   foreseen[0].size = sizeof *foreseen;
   CHECK_OK(stateport_slot_allocator_peek_victims(allocator, foreseen, prompts + 1, &count));
-  CHECK(count == prompts && told.count == 0 && describe_allocator(allocator).free_slots == 0);
+  CHECK(count == prompts && reported.count == 0 && describe_allocator(allocator).free_slots == 0);
 
   // The first state goes for a block that takes its slot, the others on demand.
   int32_t block = STATEPORT_NONE;
   int32_t slot = STATEPORT_NONE;
   CHECK_OK(stateport_slot_allocator_allocate_blocks(allocator, &block, 1));
   CHECK_OK(stateport_slot_allocator_allocate_slots(allocator, &block, 1, &slot));
-  CHECK(told.count == 1 && slot == slots[1]);
+  CHECK(reported.count == 1 && slot == slots[1]);
   int64_t evicted = -1;
   CHECK_OK(stateport_slot_allocator_evict(allocator, 1, &evicted));
-  CHECK(told.count == 2 && evicted == 1 && describe_allocator(allocator).free_slots == 1);
+  CHECK(reported.count == 2 && evicted == 1 && describe_allocator(allocator).free_slots == 1);
   CHECK_OK(stateport_slot_allocator_evict(allocator, 5, &evicted));
-  CHECK(told.count == 3 && evicted == 1);  // the new block is referenced
+  CHECK(reported.count == 3 && evicted == 1);  // the new block is referenced
   CHECK(describe_allocator(allocator).free_slots == 2 && describe_allocator(allocator).evictions == 3);
 
   const int32_t order[prompts] = {1, 2, 0};
   for (int i = 0; i < prompts; ++i) {
-    const stateport_slot_victim* const victim = &told.slot_victims[i];
+    const stateport_slot_victim* const victim = &reported.slot_victims[i];
     const bool tagged = order[i] != 1;
     CHECK(victim->block == blocks[order[i]] && victim->slot == slots[order[i]]);
     CHECK(tagged ? victim->hash == 11 + order[i] : victim->hash <= 0);
@@ -300,19 +300,19 @@ static void test_told_of_slots(void) {
 }
 
 static void test_allocator_in_its_callback(void) {
-  heard told = {.other = make_tree(1, NULL)};
-  told.allocator = make_allocator(&told);
+  heard reported = {.other = make_tree(1, NULL)};
+  reported.allocator = make_allocator(&reported);
   const stateport_checkpoint_options options = {.size = sizeof options};
-  CHECK_OK(stateport_checkpoint_planner_create(told.allocator, &options, &told.planner));
+  CHECK_OK(stateport_checkpoint_planner_create(reported.allocator, &options, &reported.planner));
   int32_t blocks[prompts];
   int32_t slots[prompts];
-  store_states(told.allocator, blocks, slots);
+  store_states(reported.allocator, blocks, slots);
   int64_t evicted = 0;
-  CHECK_OK(stateport_slot_allocator_evict(told.allocator, 2, &evicted));
-  CHECK(evicted == 2 && told.count == 2 && describe_allocator(told.allocator).free_slots == 2);
-  CHECK_OK(stateport_checkpoint_planner_destroy(told.planner));
-  CHECK_OK(stateport_slot_allocator_destroy(told.allocator));
-  CHECK_OK(stateport_tree_destroy(told.other));
+  CHECK_OK(stateport_slot_allocator_evict(reported.allocator, 2, &evicted));
+  CHECK(evicted == 2 && reported.count == 2 && describe_allocator(reported.allocator).free_slots == 2);
+  CHECK_OK(stateport_checkpoint_planner_destroy(reported.planner));
+  CHECK_OK(stateport_slot_allocator_destroy(reported.allocator));
+  CHECK_OK(stateport_tree_destroy(reported.other));
 }
 
 /// The library does not read past the options of a caller that was compiled before callbacks existed.

@@ -21,7 +21,7 @@ struct Sequence {
   std::int32_t id = 0;          ///< of the request
   std::int32_t slot = -1;       ///< request slot in [0, max_running), its own while it runs
   std::vector<Token> tokens;    ///< prompt and output so far, as the device knows it
-  std::int64_t told = 0;        ///< of these, that the host has read back
+  std::int64_t read_back = 0;   ///< of these, that the host has read back
   std::int64_t prefill = 0;     ///< tokens known when it started, or started again
   std::int64_t computed = 0;    ///< tokens whose KV and state are there, of passes that the host has read back
   std::int64_t end_tokens = 0;  ///< the request is complete with this number of tokens

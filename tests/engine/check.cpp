@@ -96,16 +96,16 @@ class Shrinking {
 
 /// `first`: the fault that was found before the problem was made shorter.
 std::string tell(const Problem& problem, std::string_view cache, const std::string& first) {
-  std::ostringstream told;
-  told << "cache " << cache << ", " << problem.schedule;
+  std::ostringstream reported;
+  reported << "cache " << cache << ", " << problem.schedule;
   const auto found = engine::difference(problem, cache);
   try {
-    static_cast<void>(serve(problem.schedule, cache, &told));
+    static_cast<void>(serve(problem.schedule, cache, &reported));
   } catch (const std::exception&) {
     // the fault that `found` already describes
   }
-  told << "  " << found.value_or("it fails only now and then; at first: " + first) << '\n';
-  return told.str();
+  reported << "  " << found.value_or("it fails only now and then; at first: " + first) << '\n';
+  return reported.str();
 }
 
 /// Thousands of runs write files: in memory, where the system has a folder there. Disks are not tested here.
@@ -197,8 +197,8 @@ std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::u
     const auto first = difference(problem, cache);
     if (!first) continue;
     const std::size_t drawn = problem.schedule.causes();
-    FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}, .drawn = drawn};
-    found.told = tell(found.shortest, cache, *first);
+    FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .reported = {}, .drawn = drawn};
+    found.reported = tell(found.shortest, cache, *first);
     return found;
   }
   return std::nullopt;

@@ -44,7 +44,7 @@ struct Served {
 struct FoundFault {
   std::uint64_t seed = 0;
   Problem shortest;
-  std::string told;  ///< as by check()
+  std::string reported;  ///< as by check()
 
   std::size_t drawn = 0;  ///< requests and events that the schedule had
 

@@ -12,7 +12,7 @@ TEST_CASE("the comparison finds images that are written to files before they are
     CAPTURE(cache);
     const auto found = find_fault(Fault::early_publish, cache, 300, {.tiers = true});
     REQUIRE(found);
-    MESSAGE("found at seed " << found->seed << ": " << found->told);
+    MESSAGE("found at seed " << found->seed << ": " << found->reported);
     CHECK(2 * found->causes() <= found->drawn);
   }
 }

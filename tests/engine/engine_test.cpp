@@ -68,7 +68,7 @@ TEST_CASE("two tenants get the oracle's tokens and final states when memory that
 TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {
   const auto found = find_fault(Fault::wrong_shift, "align", 300);
   REQUIRE(found);
-  MESSAGE("found at seed " << found->seed << ": " << found->told);
+  MESSAGE("found at seed " << found->seed << ": " << found->reported);
   CHECK(found->causes() == 1);
 }
 
@@ -81,8 +81,8 @@ TEST_CASE("a schedule that fails is cut down and printed with its events") {
   CHECK(std::ssize(shortest.schedule.requests[0].prompt) + shortest.schedule.requests[0].new_tokens < 10);
   CHECK(shortest.schedule.events.empty());
   CacheCounts counts;
-  const auto told = check(problem, "align", counts);
-  REQUIRE(told);
+  const auto reported = check(problem, "align", counts);
+  REQUIRE(reported);
   for (const char* part : {"cache align", "seed 1:", "new tokens after", "computes", "differs"})
-    CHECK(told->find(part) != std::string::npos);
+    CHECK(reported->find(part) != std::string::npos);
 }

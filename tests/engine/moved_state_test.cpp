@@ -12,7 +12,7 @@ TEST_CASE("the comparison finds states that a split moved to its upper part") {
     CAPTURE(cache);
     const auto found = find_fault(Fault::moved_state, cache, 300);
     REQUIRE(found);
-    MESSAGE("found at seed " << found->seed << ": " << found->told);
+    MESSAGE("found at seed " << found->seed << ": " << found->reported);
     CHECK(found->causes() <= 4);
   }
 }

@@ -10,6 +10,6 @@ using namespace stateport::engine;
 TEST_CASE("the comparison finds blocks that the older chunk split poisons") {
   const auto found = find_fault(Fault::older_split, "align", 300);
   REQUIRE(found);
-  MESSAGE("found at seed " << found->seed << ": " << found->told);
+  MESSAGE("found at seed " << found->seed << ": " << found->reported);
   CHECK(found->causes() <= 4);
 }

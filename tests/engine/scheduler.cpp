@@ -136,7 +136,7 @@ void Scheduler::admit() {
     const auto next = std::ranges::find_if(waiting_, arrived);
     if (next == waiting_.end()) return;
     next->slot = free_slots_.back();
-    next->prefill = next->told = next->known();
+    next->prefill = next->read_back = next->known();
     next->kv.clear();
     if (!cache_->start(*next)) {
       note("no room for request ", next->id);
@@ -173,7 +173,7 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
     return row;
   }
   // The next token to be read back completes it, whichever token that is.
-  if (std::max(computed + 1, sequence.told) >= sequence.end_tokens) return row;
+  if (std::max(computed + 1, sequence.read_back) >= sequence.end_tokens) return row;
   // Not every step has all drafts.
   const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
   const std::int64_t wanted = draw % 4 == 0 ? static_cast<std::int64_t>(draw / 4 % 4) : schedule_.cache.drafts;
@@ -224,10 +224,10 @@ void Scheduler::settle() {
   for (const Row& row : settled) {
     if (row.sequence == nullptr) continue;
     row.sequence->computed = row.end();
-    row.sequence->told = row.sampled_at + row.sampled;
+    row.sequence->read_back = row.sampled_at + row.sampled;
   }
   for (const Row& row : settled)
-    if (row.sequence != nullptr && row.sequence->told == row.sequence->end_tokens) {
+    if (row.sequence != nullptr && row.sequence->read_back == row.sequence->end_tokens) {
       note("request ", row.sequence->id, " is complete");
       remove(*row.sequence, false);
     }
@@ -285,7 +285,7 @@ void Scheduler::remove(Sequence& sequence, bool again) {
   for (auto* rows : {&under_way_, &rows_})
     for (Row& row : *rows)
       if (row.sequence == &sequence) row.sequence = nullptr;
-  sequence.tokens.resize(static_cast<std::size_t>(sequence.told));
+  sequence.tokens.resize(static_cast<std::size_t>(sequence.read_back));
   const auto at = std::ranges::find(running_, &sequence, &std::unique_ptr<Sequence>::get);
   const std::unique_ptr<Sequence> removed = std::move(*at);
   running_.erase(at);

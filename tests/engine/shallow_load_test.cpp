@@ -13,7 +13,7 @@ TEST_CASE("the comparison finds states that are promoted one block too shallow")
     CAPTURE(cache);
     const auto found = find_fault(Fault::shallow_load, cache, 300, {.tiers = true});
     REQUIRE(found);
-    MESSAGE("found at seed " << found->seed << ": " << found->told);
+    MESSAGE("found at seed " << found->seed << ": " << found->reported);
     CHECK(2 * found->causes() <= found->drawn);
   }
 }

@@ -12,7 +12,7 @@ TEST_CASE("the comparison finds that an engine loads images that one of another 
     CAPTURE(cache);
     const auto found = find_fault(Fault::untyped_images, cache, 300, {.tiers = true});
     REQUIRE(found);
-    MESSAGE("found at seed " << found->seed << ": " << found->told);
+    MESSAGE("found at seed " << found->seed << ": " << found->reported);
     CHECK(found->shortest.schedule.other_engine == OtherEngine::other_type);
     CHECK(2 * found->causes() <= found->drawn);
   }

@@ -165,9 +165,9 @@ void chunk(World& world) {
 std::size_t groups_of(World& world, const stateport_request_cache* cache) {
   stateport_request_cache_info info = {};
   info.size = sizeof info;
-  const bool told =
+  const bool reported =
       stateport_request_cache_describe(const_cast<stateport_request_cache*>(cache), &info) == STATEPORT_OK;
-  return told && !world.input.chance(8) ? info.groups : world.input.below(4);
+  return reported && !world.input.chance(8) ? info.groups : world.input.below(4);
 }
 
 stateport_pass_plan* room_for_plan(World& world, std::size_t groups) {

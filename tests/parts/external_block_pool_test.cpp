@@ -45,7 +45,7 @@ class ExternalModel {
     for (const BlockId block : blocks) {
       if (--at(block).ref_count > 0) continue;
       if (at(block).hash > 0)
-        told.unreferenced.push_back(block);
+        reported.unreferenced.push_back(block);
       else
         lost.push_back(block);
     }
@@ -64,8 +64,8 @@ class ExternalModel {
   }
   void forget(const Blocks& blocks) {
     for (const BlockId block : blocks) {
-      told.lost.push_back(block);
-      told.hashes.push_back(at(block).hash);
+      reported.lost.push_back(block);
+      reported.hashes.push_back(at(block).hash);
       at(block) = {};
     }
   }
@@ -97,7 +97,7 @@ class ExternalModel {
   }
 
   std::int64_t tick = 0;
-  test::ToldOfBlocks told;
+  test::ToldOfBlocks reported;
 
  private:
   struct Block {
@@ -131,9 +131,9 @@ TEST_CASE("an external pool follows the engine's reports about its blocks") {
   CHECK(out[1] == BlockId{2});
 
   pool.unreference(ids({7, 2, 5}));
-  CHECK(recorder.told == test::ToldOfBlocks{ids({2, 5}), ids({7}), {hash_not_computed}});
+  CHECK(recorder.reported == test::ToldOfBlocks{ids({2, 5}), ids({7}), {hash_not_computed}});
   pool.deregister(ids({5}));
-  CHECK(recorder.told == test::ToldOfBlocks{ids({2, 5}), ids({7, 5}), {hash_not_computed, 10}});
+  CHECK(recorder.reported == test::ToldOfBlocks{ids({2, 5}), ids({7, 5}), {hash_not_computed, 10}});
   CHECK_FALSE(pool.find(10).valid());
   CHECK(pool.find(20) == BlockId{2});
   pool.check_invariants();
@@ -207,7 +207,7 @@ TEST_CASE("an external pool refuses blocks told twice or never, and stays as it 
   pool.reference(ids({1, 2, 3, 3}));
   pool.register_hashes(ids({1, 2}), Hashes{10, 20});
   pool.unreference(ids({1}));
-  recorder.told = {};
+  recorder.reported = {};
   for (const std::int32_t bad : {-1, 6, 100}) {
     CHECK_THROWS_AS(pool.reference(ids({2, bad})), InvalidArgument);
     CHECK_THROWS_AS(pool.unreference(ids({2, bad})), InvalidArgument);
@@ -235,7 +235,7 @@ TEST_CASE("an external pool refuses blocks told twice or never, and stays as it 
   CHECK_THROWS_AS(static_cast<void>(pool.find_prefix(Hashes{10, 20}, short_out)), InvalidArgument);
 
   pool.check_invariants();
-  CHECK(recorder.told == test::ToldOfBlocks{});
+  CHECK(recorder.reported == test::ToldOfBlocks{});
   CHECK(pool.ref_count(BlockId{2}) == 1);
   CHECK(pool.ref_count(BlockId{3}) == 2);
   CHECK(pool.hash(BlockId{3}) == hash_not_computed);
@@ -305,7 +305,7 @@ TEST_CASE("random batches told to an external pool agree with plain lists") {
           }
       }
       model.compare(pool, hashes);
-      REQUIRE(recorder.told == model.told);
+      REQUIRE(recorder.reported == model.reported);
       pool.check_invariants();
     }
   });

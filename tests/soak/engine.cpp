@@ -253,7 +253,7 @@ void Engine::start() {
   must((started->lost.value_or(LostHit::never_stored) != LostHit::never_stored) == (started->lost_tokens > 0),
        "lost tokens without a reason");
   must(started->reused_tokens < std::ssize(request.prompt), "a hit on a whole prompt");
-  Live live{.request = request, .tokens = request.prompt, .told = request.prompt.size()};
+  Live live{.request = request, .tokens = request.prompt, .read_back = request.prompt.size()};
   live.prompt = std::ssize(request.prompt);
   live.loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt;
   live.reused_tokens = started->reused_tokens;
@@ -268,12 +268,12 @@ void Engine::end_some() {
   if (random_.chance(starved_ ? 20 : 1)) return end(pick(), RequestEnd::preempted);
   if (random_.chance(1)) return end(pick(), RequestEnd::aborted);
   for (const auto& [id, live] : running_)
-    if (std::cmp_greater_equal(live.told, live.prompt + live.request.output)) return end(id, RequestEnd::finished);
+    if (std::cmp_greater_equal(live.read_back, live.prompt + live.request.output)) return end(id, RequestEnd::finished);
 }
 
 void Engine::end(RequestId id, RequestEnd how) {
   Live& live = running_.at(id);
-  live.tokens.resize(live.told);
+  live.tokens.resize(live.read_back);
   workload_.ended(live.request, live.tokens);
   bool is_in_pass = false;
   for (auto* batch : {&pass_, &planned_})
@@ -387,7 +387,7 @@ void Engine::commit() {
     Live& live = running_.at(row.request);
     const auto first = live.tokens.begin() + static_cast<std::ptrdiff_t>(row.sampled_at);
     sampled.insert(sampled.end(), first, first + row.sampled);
-    live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
+    live.read_back = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
   mover_->take(commit.transfers);

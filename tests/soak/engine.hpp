@@ -84,7 +84,7 @@ class Engine {
     Workload::Request request;
     Tokens tokens;            ///< with those that the host has not read back
     std::vector<Mark> marks;  ///< after 0, 1, 2 … of them
-    std::size_t told = 0;
+    std::size_t read_back = 0;
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;

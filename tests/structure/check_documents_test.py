@@ -13,12 +13,24 @@ CHECK = pathlib.Path(__file__).resolve().parents[2] / "docs/check.py"
 PROGRAM = "// docs: part\nint main() {}\n// docs end\n"
 
 
-def found_in(document, name="docs/page.md", commands=None):
-    """The lines that the check prints for one document beside an example and a command."""
+SHOWN = """# A heading
+
+```sh
+make all
+```
+
+```{literalinclude} ../examples/a/main.cpp
+:start-after: "docs: part"
+```
+"""
+
+
+def found_in(document, name="docs/page.md", commands=None, shown=SHOWN):
+    """The lines that the check prints for one document beside an example, a command, and a page that shows both."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         files = {name: document, "examples/a/main.cpp": PROGRAM, "src/main.cpp": PROGRAM, "run.sh": "make all\n",
-                 "docs/other.md": "# A heading\n",
+                 "cmake/check-install.sh": "", "docs/other.md": shown,
                  "docs/commands.json": json.dumps(commands or {"make all": ["run.sh", "make all"]})}
         for place, text in files.items():
             (root / place).parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +38,7 @@ def found_in(document, name="docs/page.md", commands=None):
         shutil.copy(CHECK, root / "docs/check.py")
         done = subprocess.run([sys.executable, "-B", root / "docs/check.py"], cwd=root, capture_output=True, text=True,
                               check=False)
-        lines = [line for line in done.stdout.splitlines() if line.startswith(("docs/", "README.md", "guide"))]
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("docs/", "README.md", "guide", "examples/"))]
         assert (done.returncode != 0) == bool(lines), done.stdout + done.stderr
         return lines
 
@@ -56,6 +68,17 @@ class CheckDocuments(unittest.TestCase):
         self.one("does not say what runs: make some", "```sh\nmake some\n```\n")
         self.one("has no 'make none'", "", commands={"make all": ["run.sh", "make none"]})
         self.one("there is no gone.sh", "", commands={"make all": ["gone.sh", "make all"]})
+
+    def test_commands_that_people_run(self):
+        by_hand = {"make all": ["run.sh", "make all", "by hand: with other options"]}
+        self.assertEqual(found_in("", commands=by_hand), [])
+        self.one("does not begin with 'by hand'", "", commands={"make all": ["run.sh", "make all", "later"]})
+
+    def test_examples_and_commands_that_nobody_sees(self):
+        part = SHOWN[SHOWN.index("```{literal"):]
+        self.one("no document shows: make all", "", shown="# A heading\n" + part)
+        self.one("no document shows the part 'docs: part'", "", shown=SHOWN.removesuffix(part))
+        self.assertEqual(found_in("", shown=SHOWN.replace(':start-after: "docs: part"\n', "")), [])
 
     def test_links_and_paths(self):
         self.one("links to gone.md", "[there](gone.md)\n")

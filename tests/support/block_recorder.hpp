@@ -38,18 +38,18 @@ class BlockRecorder final : public BlockListener {
 
   void on_blocks_unreferenced(std::span<const BlockId> blocks) override {
     for (const BlockId block : blocks) CHECK(blocks_.ref_count(block) == 0);
-    told.unreferenced.insert(told.unreferenced.end(), blocks.begin(), blocks.end());
+    reported.unreferenced.insert(reported.unreferenced.end(), blocks.begin(), blocks.end());
   }
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override {
     for (const BlockId block : blocks) {
       CHECK(blocks_.ref_count(block) == 0);
       CHECK(blocks_.hash(block) == hash_not_computed);
     }
-    told.lost.insert(told.lost.end(), blocks.begin(), blocks.end());
-    told.hashes.insert(told.hashes.end(), hashes.begin(), hashes.end());
+    reported.lost.insert(reported.lost.end(), blocks.begin(), blocks.end());
+    reported.hashes.insert(reported.hashes.end(), hashes.begin(), hashes.end());
   }
 
-  ToldOfBlocks told;
+  ToldOfBlocks reported;
 
  private:
   BlockDirectory& blocks_;

@@ -195,7 +195,8 @@ void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept
   touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
   Demand& demand = demands_[position];
   demand.fraction = matched_fraction(past.known_blocks, prefix.prompt.blocks) & count_max;
-  if (const double told = prefix.prompt.hint.continues; told > 0) demand.chance = octave_of_odds(told) & count_max;
+  if (const double reported = prefix.prompt.hint.continues; reported > 0)
+    demand.chance = octave_of_odds(reported) & count_max;
   demand.generation = saturated(past.generation) & count_max;
   demand.idle_bucket = static_cast<std::uint8_t>(
       AgeBuckets::of(std::min(prefix.prompt.hint.expected_idle_s, rates_.ages().last_begin_s())));

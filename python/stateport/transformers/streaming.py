@@ -87,8 +87,8 @@ def _generate(cache: Any, input_ids: torch.Tensor, options: dict[str, Any], into
 class _Stop(StoppingCriteria):  # type: ignore[misc]
     """Stops when its event is set."""
 
-    def __init__(self, told: threading.Event) -> None:
-        self._told = told
+    def __init__(self, reported: threading.Event) -> None:
+        self._told = reported
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         return torch.full((input_ids.shape[0],), self._told.is_set(), dtype=torch.bool, device=input_ids.device)

@@ -332,7 +332,7 @@ def test_closing_ends_running_requests(model: Any) -> None:
 
 def test_a_child_of_a_fork_must_make_its_own(cache: PrefixCache) -> None:
     ids = as_ids(PROMPT)
-    told, child = os.pipe()
+    reported, child = os.pipe()
     number = os.fork()
     if number == 0:
         try:
@@ -343,8 +343,8 @@ def test_a_child_of_a_fork_must_make_its_own(cache: PrefixCache) -> None:
             os._exit(0)
     os.close(child)
     os.waitpid(number, 0)
-    assert b"before the process forked" in os.read(told, 1000)
-    os.close(told)
+    assert b"before the process forked" in os.read(reported, 1000)
+    os.close(reported)
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------

@@ -116,12 +116,14 @@ TEST_CASE("the worth of a hinted probability is learned from earlier prompts wit
       if (signal == Signal::constant) return {.continues = 0.7F};
       return {.continues = goes_on == (signal == Signal::right) ? 0.9F : 0.1F};
     };
-    const auto serve = [&](PositionKey key, const ReuseHint& told) {
+    const auto serve = [&](PositionKey key, const ReuseHint& reported) {
       model.set_time(now_s += 10);
       const std::array keys = {key};
       const PromptPast past = model.start_request({.keys = keys, .blocks = 2});
-      const HazardModel::Position end = model.remember(
-          {.key = fresh, .depth_blocks = 1, .at = KeptAt::end, .prompt = {.blocks = 2, .past = past, .hint = told}});
+      const HazardModel::Position end = model.remember({.key = fresh,
+                                                        .depth_blocks = 1,
+                                                        .at = KeptAt::end,
+                                                        .prompt = {.blocks = 2, .past = past, .hint = reported}});
       ++fresh;
       model.finish_request();
       return end;

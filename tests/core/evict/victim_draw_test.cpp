@@ -185,14 +185,14 @@ TEST_CASE("a draw announces the candidates of the next ones, and answers as if i
     draw.push(i);
     silent.push(i);
   }
-  std::vector<std::uint32_t> told, told_before;
+  std::vector<std::uint32_t> reported, told_before;
   std::size_t foreseen = 0;
   constexpr std::uint32_t victims = 50;
   for (std::uint32_t count = 0; count < victims; ++count) {
     std::optional<std::uint32_t> removed;
     std::vector<std::uint32_t> compared;
-    told_before.swap(told);
-    told.clear();
+    told_before.swap(reported);
+    reported.clear();
     const auto victim = draw.draw([&](std::uint32_t i) { return candidates.eligible(i); },
                                   [&](std::uint32_t i) {
                                     compared.push_back(i);
@@ -201,7 +201,7 @@ TEST_CASE("a draw announces the candidates of the next ones, and answers as if i
                                   [&](std::uint32_t i, VictimFetch what) {
                                     REQUIRE(i < n);
                                     if (what == VictimFetch::key)
-                                      told.push_back(i);
+                                      reported.push_back(i);
                                     else if (!removed)
                                       removed = i;
                                   });

@@ -218,10 +218,10 @@ TEST_CASE("eviction peels leaves by tick and id, and never a parent before its c
   pool.set_last_use(ids({3}), 7);
   test::BlockRecorder recorder(pool);
   CHECK(pool.evict(2));
-  CHECK(recorder.told.lost == ids({2, 1}));
-  CHECK(recorder.told.hashes == Hashes{30, 20});
+  CHECK(recorder.reported.lost == ids({2, 1}));
+  CHECK(recorder.reported.hashes == Hashes{30, 20});
   CHECK(pool.evict(2));
-  CHECK(recorder.told.lost == ids({2, 1, 3, 0}));
+  CHECK(recorder.reported.lost == ids({2, 1, 3, 0}));
   CHECK_FALSE(pool.evict(1));
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("a block is evicted once though it was a candidate before it had a chi
   test::BlockRecorder recorder(pool);
   // Block 3 has the place that it had as a leaf, behind its child.
   CHECK(pool.evict(3));
-  CHECK(recorder.told.lost == ids({0, 3, 1}));
+  CHECK(recorder.reported.lost == ids({0, 3, 1}));
   pool.check_invariants();
 }
 
@@ -259,11 +259,11 @@ TEST_CASE("listeners hear of unreferenced and of freed blocks, whether registere
   const Blocks blocks = take(pool, 3);
   pool.register_hashes({blocks.data(), 1}, Hashes{10});
   pool.release(blocks);
-  CHECK(recorder.told.unreferenced == Blocks{blocks[0]});
-  CHECK(recorder.told.lost == Blocks{blocks[1], blocks[2]});
-  CHECK(recorder.told.hashes == Hashes{-1, -1});
+  CHECK(recorder.reported.unreferenced == Blocks{blocks[0]});
+  CHECK(recorder.reported.lost == Blocks{blocks[1], blocks[2]});
+  CHECK(recorder.reported.hashes == Hashes{-1, -1});
   pool.reset();
-  CHECK(recorder.told.lost.back() == blocks[0]);
+  CHECK(recorder.reported.lost.back() == blocks[0]);
   CHECK(pool.free_blocks() == 4);
 }
 
@@ -476,7 +476,7 @@ TEST_CASE("a prompt is given up from its end only as far as the order of the poo
   pool.set_last_use(ids({2}), 9);  // block 0 was used before it, but is the older registration
   test::BlockRecorder recorder(pool);
   CHECK(pool.evict(2));
-  CHECK(recorder.told.lost == ids({1, 2}));
+  CHECK(recorder.reported.lost == ids({1, 2}));
   pool.check_invariants();
 }
 

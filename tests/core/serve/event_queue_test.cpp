@@ -47,25 +47,25 @@ struct Told {
 
 TEST_CASE("a queue of events that are not taken keeps the last ones, and their numbers tell how many were lost") {
   for (const std::size_t capacity : {std::size_t{1}, std::size_t{2}, std::size_t{7}}) {
-    Told told(capacity);
-    told.push(capacity);
-    told.take(1);
-    told.push(3 * capacity + 1);
-    told.take(2 * capacity);
-    told.take(1);
+    Told reported(capacity);
+    reported.push(capacity);
+    reported.take(1);
+    reported.push(3 * capacity + 1);
+    reported.take(2 * capacity);
+    reported.take(1);
   }
 }
 
 TEST_CASE("random events are told once, in order, or lost, oldest first, and none allocates") {
   test::for_each_seed(100, [](Random& random, std::uint64_t) {
-    Told told(static_cast<std::size_t>(random.between(1, 50)));
+    Told reported(static_cast<std::size_t>(random.between(1, 50)));
     const std::uint64_t before = test::heap_allocations();
     for (int step = 0; step < 1000; ++step) {
-      const auto count = static_cast<std::size_t>(random.between(0, std::ssize(told.taken)));
+      const auto count = static_cast<std::size_t>(random.between(0, std::ssize(reported.taken)));
       if (random.chance(50))
-        told.push(random.chance(50) ? count : count / 4);
+        reported.push(random.chance(50) ? count : count / 4);
       else
-        told.take(count);
+        reported.take(count);
     }
     REQUIRE(test::heap_allocations() == before);
   });

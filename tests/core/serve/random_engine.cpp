@@ -276,7 +276,7 @@ void RandomEngine::start() {
   tenants_[started->request] = tenant_of(names);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
-                                .told = prompt.size(),
+                                .read_back = prompt.size(),
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens};
@@ -317,7 +317,7 @@ void RandomEngine::insert() {
 
 void RandomEngine::end(RequestId id) {
   Live& live = running_.at(id);
-  live.tokens.resize(live.told);
+  live.tokens.resize(live.read_back);
   old_->push_back({live.tokens, live.names});
   for (auto* batch : {&pass_, &planned_})
     if (*batch)
@@ -425,7 +425,7 @@ void RandomEngine::commit() {
     Live& live = running_.at(row.request);
     const auto first = live.tokens.begin() + static_cast<std::ptrdiff_t>(row.sampled_at);
     sampled.insert(sampled.end(), first, first + row.sampled);
-    live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
+    live.read_back = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
   begin(commit.transfers);

@@ -75,7 +75,7 @@ class RandomEngine {
   struct Live {
     Tokens tokens;  ///< with those that the host has not read back
     Names names;
-    std::size_t told = 0;
+    std::size_t read_back = 0;
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;

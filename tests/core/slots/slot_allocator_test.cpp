@@ -70,10 +70,10 @@ constexpr StateTag tag_a{.token_count = 16, .prefix = {{1, 2}}, .layout_fingerpr
 TEST_CASE("victims are named before their slots are handed on, and can be seen before") {
   BlockPool blocks({.blocks = 7});
   SlotPool slots(3);
-  std::vector<SlotVictim> told;
+  std::vector<SlotVictim> reported;
   SlotAllocator states(slots, blocks, {.eviction = {}, .on_victim = [&](const SlotVictim& victim) {
                                          CHECK(slots.tag(victim.slot) == victim.tag);  // nothing was overwritten yet
-                                         told.push_back(victim);
+                                         reported.push_back(victim);
                                        }});
   Blocks all(6);
   REQUIRE(blocks.allocate(all));
@@ -98,16 +98,16 @@ TEST_CASE("victims are named before their slots are handed on, and can be seen b
     states.check_invariants();
   }
   CHECK(states.has_state(BlockId{1}));
-  CHECK(told.empty());
+  CHECK(reported.empty());
 
   Slots taken(2);
   states.allocate(block_ids({4, 5}), taken);
-  REQUIRE(told.size() == 2);
-  for (std::size_t i = 0; i < told.size(); ++i) {
-    CHECK(told[i].block == next[i].block);
-    CHECK(told[i].slot == taken[i]);
-    CHECK(told[i].tag == next[i].tag);
-    CHECK(told[i].hash == next[i].hash);
+  REQUIRE(reported.size() == 2);
+  for (std::size_t i = 0; i < reported.size(); ++i) {
+    CHECK(reported[i].block == next[i].block);
+    CHECK(reported[i].slot == taken[i]);
+    CHECK(reported[i].tag == next[i].tag);
+    CHECK(reported[i].hash == next[i].hash);
   }
   next.resize(5);
   CHECK(states.peek_victims(next) == 1);

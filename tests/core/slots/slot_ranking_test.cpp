@@ -113,11 +113,11 @@ class RankingModel {
   }
   void serve(BlockId end, const PromptFacts& prompt, double now_s) {
     const Blocks path = prompts_.path(end);
-    PromptFacts told = prompt;
+    PromptFacts reported = prompt;
     std::vector<PositionKey> keys;
     for (const BlockId block : path) keys.push_back(static_cast<PositionKey>(RankedPrompts::hash(block)));
-    told.blocks = static_cast<std::int32_t>(path.size());
-    told.keys = std::span(keys).first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
+    reported.blocks = static_cast<std::int32_t>(path.size());
+    reported.keys = std::span(keys).first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
     std::vector<State*> states;
     std::vector<std::int32_t> forks;
     const auto note_fork = [&] {
@@ -133,10 +133,10 @@ class RankingModel {
       states.push_back(state.get());
     }
     note_fork();
-    told.forks = forks;
+    reported.forks = forks;
     if (learning_.observes_prompts()) {
       learning_.set_time(now_s);
-      told.past = learning_.looked_up(told);
+      reported.past = learning_.looked_up(reported);
     }
     for (const State* state : states) {
       const auto index = static_cast<std::uint32_t>(state->block.value());
@@ -148,7 +148,7 @@ class RankingModel {
                       .key = keys[static_cast<std::size_t>(state->depth_blocks) - 1],
                       .depth_blocks = state->depth_blocks,
                       .at = at,
-                      .prompt = told});
+                      .prompt = reported});
     }
   }
 

@@ -36,12 +36,12 @@ class KeyWitness final : public LearningPolicy {
   PromptPast looked_up(const PromptFacts& prompt) noexcept override {
     keys.assign(prompt.keys.begin(), prompt.keys.end());
     blocks = prompt.blocks;
-    ++told;
+    ++reported;
     return {};
   }
   void kept(const KeptFacts& prefix) noexcept override {
     end = prefix;
-    ++told;
+    ++reported;
   }
   void chosen(const VictimFacts& facts) noexcept override { victim = facts; }
 
@@ -49,7 +49,7 @@ class KeyWitness final : public LearningPolicy {
   std::int32_t blocks = 0;
   KeptFacts end;       ///< of the last insert
   VictimFacts victim;  ///< the last one
-  int told = 0;
+  int reported = 0;
 
  private:
   bool observes_;
@@ -106,11 +106,11 @@ class ToldTree {
   void insert(const Request& request) {
     std::vector<KvIndex> kv(request.prompt.size());
     for (KvIndex& index : kv) index = next_kv_++;
-    const int before = witness->told;
+    const int before = witness->reported;
     tree.insert({.tokens = request.prompt, .kv = kv, .name_space = request.name_space()}, freed);
     const auto pages = static_cast<std::int32_t>(request.prompt.size()) / page_;
     if (pages == 0) return;
-    REQUIRE(witness->told == before + 1);
+    REQUIRE(witness->reported == before + 1);
     longest_ = std::max(longest_, static_cast<std::size_t>(pages * page_));
     REQUIRE(witness->end.depth_blocks == pages * page_ / step_);
     if (witness->end.depth_blocks > 0)
@@ -139,20 +139,20 @@ class ToldTree {
 
 TEST_CASE("a prefix has one key, whether the tree holds all of it, some of it or nothing") {
   test::for_each_seed(2000, [](Random& random, std::uint64_t) {
-    ToldTree told(random);
+    ToldTree reported(random);
     for (int step = 0; step < 60; ++step) {
       const Request request = random_request(random);
       const auto kind = random.between(0, 19);
-      told.freed.clear();
+      reported.freed.clear();
       if (kind == 0)
-        told.tree.reset(told.freed);
+        reported.tree.reset(reported.freed);
       else if (kind <= 5)
-        told.tree.evict({.tokens = random.between(1, 40)}, told.freed);
+        reported.tree.evict({.tokens = random.between(1, 40)}, reported.freed);
       else if (kind <= 12)
-        told.insert(request);
+        reported.insert(request);
       else
-        told.look_up(request);
-      told.tree.check_invariants();
+        reported.look_up(request);
+      reported.tree.check_invariants();
     }
   });
 }
@@ -189,7 +189,7 @@ TEST_CASE("a policy that does not observe prompts receives kept prefixes without
   Freed freed;
   tree.insert({.tokens = tokens, .kv = kv}, freed);
   CHECK(tree.match(tokens).walked_tokens == 3);
-  CHECK(witness->told == 1);  // of the insert
+  CHECK(witness->reported == 1);  // of the insert
   CHECK(witness->blocks == 0);
   CHECK(witness->end.depth_blocks == 0);
   tree.check_invariants();

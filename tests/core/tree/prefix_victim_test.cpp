@@ -73,7 +73,7 @@ class Watched {
   void step() {
     before_ = tree.nodes();
     for (const NodeInfo& node : before_) seen_.emplace_back(copy_of(node));
-    told.clear();
+    reported.clear();
     const std::int64_t dice = random_.between(0, 9);
     if (dice < 4)
       insert_some();
@@ -92,7 +92,7 @@ class Watched {
     for (const NodeInfo& node : tree.nodes()) check_node(node);
   }
 
-  std::vector<ToldVictim> told;
+  std::vector<ToldVictim> reported;
   std::vector<SlotId> kept;
 
  private:
@@ -114,7 +114,7 @@ class Watched {
   }
 
   bool hear(const Victim& victim) {
-    told.emplace_back(victim);
+    reported.emplace_back(victim);
     const bool keep = victim.slot.valid() && random_.chance(kept_percent_);
     if (keep) kept.push_back(victim.slot);
     return keep;
@@ -137,9 +137,9 @@ class Watched {
     const NodeId id = node->id;
     Freed freed;
     tree.drop_state(id, freed);
-    REQUIRE(told.size() == 1);
-    check_told(told.front(), freed);
-    REQUIRE(told.front().kv.empty());
+    REQUIRE(reported.size() == 1);
+    check_told(reported.front(), freed);
+    REQUIRE(reported.front().kv.empty());
     REQUIRE(!tree.node(id).slot.valid());
   }
   void evict_some() {
@@ -151,12 +151,12 @@ class Watched {
         {.tokens = kind == 0 ? amount : 0, .states = kind == 1 ? amount : 0, .bytes = kind == 2 ? 3 * amount : 0},
         freed);
     std::vector<KvIndex> gone;
-    for (const ToldVictim& victim : told) {
+    for (const ToldVictim& victim : reported) {
       check_told(victim, freed);
       gone.insert(gone.end(), victim.kv.begin(), victim.kv.end());
     }
     REQUIRE(gone == freed.kv);
-    REQUIRE(std::ranges::count_if(told, [](const ToldVictim& victim) { return victim.slot.valid(); }) ==
+    REQUIRE(std::ranges::count_if(reported, [](const ToldVictim& victim) { return victim.slot.valid(); }) ==
             std::ssize(freed.slots) + std::ssize(kept) - kept_before);
   }
   /// The first report of a node describes its content before the call.
@@ -222,20 +222,20 @@ TEST_CASE("a peek names the next victim of each kind, and a tree that is peeked 
       if (!next.empty() && random.chance(30)) {
         const ToldVictim first(next.front());
         for (Watched* watched : {&peeked, &twin}) {
-          watched->told.clear();
+          watched->reported.clear();
           Freed freed;
           const std::int64_t one = 1;
           watched->tree.evict({.tokens = kind == VictimKind::tokens ? one : 0,
                                .states = kind == VictimKind::states ? one : 0,
                                .bytes = kind == VictimKind::bytes ? one : 0},
                               freed);
-          REQUIRE(!watched->told.empty());
-          REQUIRE(watched->told.front() == first);
+          REQUIRE(!watched->reported.empty());
+          REQUIRE(watched->reported.front() == first);
         }
       }
       peeked.step();
       twin.step();
-      REQUIRE(peeked.told == twin.told);
+      REQUIRE(peeked.reported == twin.reported);
     }
   });
 }
