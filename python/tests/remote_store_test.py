@@ -333,7 +333,7 @@ class TellingClient(EndlessClient):
     exists = get
 
 
-@pytest.mark.parametrize(("told", "found"), [
+@pytest.mark.parametrize(("reported", "found"), [
     ([("done",), ("done", 5)], [("failed", 0), ("done", 5)]),
     ([("done", 5, 5), ("done", 0)], [("failed", 0), ("done", 0)]),
     ([("done", None), ("gone", None)], [("failed", 0), ("gone", 0)]),

@@ -128,6 +128,33 @@ static void test_restart(int32_t kind, bool by_hand) {
   remove_folder(folder);
 }
 
+/// The answers of end_transfers begin all transfers: of ends, of images that a host with little room moves to files.
+static void test_transfers_that_follow(int32_t kind, bool write_through) {
+  char folder[folder_bytes];
+  make_folder(folder, sizeof folder);
+  char images[folder_bytes + 8];
+  snprintf(images, sizeof images, "%s/images", folder);
+  const int64_t host_bytes = (int64_t)(2 * image_bytes(small_spec) + 3 * image_bytes(kv_spec));
+  const tier_engine_options options = {
+      .combination = kind, .host_bytes = host_bytes, .folder = images, .write_through = write_through};
+  tier_engine engine;
+  tier_engine_make(&engine, &options);
+  int64_t loads = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+      loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
+      tier_engine_wait(&engine);
+    }
+  }
+  const stateport_tier_usage host = tier_engine_usage(&engine, STATEPORT_MEDIUM_HOST);
+  const stateport_tier_usage files = tier_engine_usage(&engine, STATEPORT_MEDIUM_FILE);
+  CHECK(loads == 2 * prompts && engine.waits == loads && host.lost_images == 0 && files.lost_images == 0);
+  CHECK(host.bytes <= options.host_bytes && files.loads > 0);
+  tier_engine_destroy(&engine);
+  remove_folder(images);
+  remove_folder(folder);
+}
+
 /// States alone lie below the device: the engine loads their KV.
 static void test_states_alone(int32_t kind) {
   const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .states_alone = true};
@@ -141,35 +168,49 @@ void test_state_tiers(void) {
   for (int32_t kind = 0; kind < combinations; ++kind) {
     test_restart(kind, false);
     test_restart(kind, true);
+    test_transfers_that_follow(kind, false);
+    test_transfers_that_follow(kind, true);
     test_states_alone(kind);
   }
 }
 
 #ifdef STATEPORT_TEST_MEMORY
-/// Some transfers fail; every completed load has the stored bytes. Every call can be made again.
+static int64_t serve_without_memory(const tier_engine_options* options, int rounds) {
+  tier_engine engine;
+  tier_engine_make(&engine, options);
+  stateport_attached_images attached = {.size = sizeof attached};
+  CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &attached));
+  CHECK((attached.attached > 0) == !options->write_through);
+  int64_t loads = 0;
+  for (int round = 0; round < rounds; ++round) {
+    for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+      loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
+      if (options->write_through) tier_engine_wait(&engine);
+    }
+  }
+  CHECK(engine.waits == loads);
+  tier_engine_drain(&engine);
+  tier_engine_destroy(&engine);
+  return loads;
+}
+
+/// Some transfers fail; every completed load has the stored bytes. Every call can be made again. With write_through the
+/// first transfers of a life begin at the end of a request.
 void test_state_tiers_without_memory(void) {
   const int32_t usual = memory_calls_apart;
-  memory_calls_apart = 7;
-  for (int32_t kind = 0; kind < combinations; ++kind) {
+  enum { lives = 24 };
+  for (int life = 0; life < lives; ++life) {
     char folder[folder_bytes];
     make_folder(folder, sizeof folder);
     char images[folder_bytes + 8];
     snprintf(images, sizeof images, "%s/images", folder);
-    const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .folder = images};
-    for (int life = 0; life < 2; ++life) {
-      tier_engine engine;
-      tier_engine_make(&engine, &options);
-      stateport_attached_images attached = {.size = sizeof attached};
-      CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &attached));
-      CHECK((attached.attached > 0) == (life > 0));
-      int64_t loads = 0;
-      for (int round = 0; round < 6; ++round)
-        for (int32_t prompt = 0; prompt < prompts; ++prompt)
-          loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
-      CHECK(loads > 0 && engine.waits == loads);
-      tier_engine_drain(&engine);
-      tier_engine_destroy(&engine);
-    }
+    tier_engine_options options = {
+        .combination = life % combinations, .host_bytes = 1 << 20, .folder = images, .write_through = true};
+    memory_calls_apart = 2;
+    CHECK(serve_without_memory(&options, 1) == 0);
+    options.write_through = false;
+    memory_calls_apart = 7;
+    if (life < combinations) CHECK(serve_without_memory(&options, 6) > 0);
     remove_folder(images);
     remove_folder(folder);
   }

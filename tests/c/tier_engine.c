@@ -116,6 +116,7 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
       .host_bytes = self->options.host_bytes,
       .file_bytes = self->options.folder == NULL ? 0 : file_bytes,
       .remote_bytes = self->options.remote_bytes,
+      .write_through = self->options.write_through,
       .state_image_bytes = (int64_t)image_bytes(small_spec),
       .kv_image_bytes = self->options.states_alone ? 0 : (int64_t)image_bytes(kv_spec),
       .leading_blocks = self->options.states_alone ? all_blocks : NULL,
@@ -223,6 +224,11 @@ static size_t under_way(const tier_engine* self) {
   return info.transfers_under_way;
 }
 
+void tier_engine_wait(tier_engine* self) {
+  for (int i = 0; i < polls_max && under_way(self) > 0; ++i) end_transfers(self);
+  CHECK(under_way(self) == 0);
+}
+
 void tier_engine_drain(tier_engine* self) {
   int64_t before = -1;
   while (before != self->begun) {
@@ -230,8 +236,7 @@ void tier_engine_drain(tier_engine* self) {
     stateport_transfer_plan drained = {.size = sizeof drained};
     CHECK_OK(stateport_request_cache_drain(self->cache, &drained));
     begin_transfers(self, drained.transfers, drained.count);
-    for (int i = 0; i < polls_max && under_way(self) > 0; ++i) end_transfers(self);
-    CHECK(under_way(self) == 0);
+    tier_engine_wait(self);
   }
 }
 
@@ -325,7 +330,7 @@ stateport_started_request tier_engine_serve(tier_engine* self, int32_t number) {
   if (begins == 0) CHECK(run_pass(self, started.request, tokens, tier_whole_tokens, 0) == 0);
   CHECK(run_pass(self, started.request, tokens, 1, 1) == tier_whole_tokens);
   CHECK_OK(stateport_request_cache_end(self->cache, &started.request, 1, STATEPORT_FINISHED, NULL, NULL));
-  settle(self, NULL, 0);
+  end_transfers(self);
   CHECK_OK(stateport_request_cache_check(self->cache));
   CHECK_OK(stateport_state_tiers_check(self->tiers));
   return started;

@@ -24,6 +24,7 @@ typedef struct tier_engine_options {
   int64_t remote_bytes;  ///< of the cache: the mover has no remote tier
   int32_t groups;        ///< of the cache, in columns; 0: one. The mover has one
   bool by_hand;          ///< takes, executes, polls and settles by itself
+  bool write_through;    ///< to files
   bool states_alone;     ///< KV is computed again, as if it came from elsewhere
 } tier_engine_options;
 
@@ -51,6 +52,8 @@ void tier_engine_make(tier_engine* self, const tier_engine_options* options);
 void tier_engine_destroy(tier_engine* self);
 /// Serves one prompt, whose tokens follow from its number, from its start to its end. Returns the answer of its start.
 stateport_started_request tier_engine_serve(tier_engine* self, int32_t prompt);
+/// Waits until all transfers have ended, and those that they begin.
+void tier_engine_wait(tier_engine* self);
 /// Writes all that is cached to files.
 void tier_engine_drain(tier_engine* self);
 stateport_tier_usage tier_engine_usage(const tier_engine* self, int32_t medium);
