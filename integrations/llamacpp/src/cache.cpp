@@ -181,7 +181,7 @@ class Cache::Impl {
 
   /// The pass stops where the prompt leaves what is known, at the last block's end before its last token, and at
   /// checkpoint_tokens.
-  std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const {
+  std::int64_t chunk(RequestId request, std::int64_t budget_tokens) {
     std::int64_t tokens = cache_->chunk(request, budget_tokens).tokens;
     const Sequence& sequence = sequences_.of(request);
     const std::int64_t computed = cache_->computed(request), block = options_.block_tokens;
@@ -249,6 +249,7 @@ class Cache::Impl {
   }
 
   [[nodiscard]] const RequestCache& cache() const noexcept { return *cache_; }
+  [[nodiscard]] TierUsage files() const { return mover_ ? cache_->tiers()->usage(Medium::file) : TierUsage{}; }
   [[nodiscard]] const ImageSizes& sizes() const noexcept { return sizes_; }
 
  private:
@@ -403,6 +404,9 @@ void Cache::drain() {
 }
 const RequestCache& Cache::decisions() const noexcept {
   return impl_->cache();
+}
+TierUsage Cache::files() const {
+  return impl_->files();
 }
 std::size_t Cache::state_bytes() const noexcept {
   return impl_->sizes().state;

@@ -33,7 +33,7 @@ Sequence& Sequences::take(std::int32_t slot, RequestId request, std::span<const 
   return taken;
 }
 
-const Sequence& Sequences::of(RequestId request) const {
+Sequence& Sequences::of(RequestId request) {
   const auto found = std::ranges::find(sequences_, std::optional(request), &Sequence::request);
   require(found != sequences_.end(), "request", request, "does not run");
   return *found;

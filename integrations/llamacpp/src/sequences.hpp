@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace stateport::llamacpp {
@@ -36,8 +35,7 @@ class Sequences {
 
   [[nodiscard]] Sequence& of_slot(std::int32_t slot) noexcept { return sequences_[static_cast<std::size_t>(slot)]; }
   /// Throws InvalidArgument for a request that does not run. O(count).
-  [[nodiscard]] const Sequence& of(RequestId request) const;
-  [[nodiscard]] Sequence& of(RequestId request) { return const_cast<Sequence&>(std::as_const(*this).of(request)); }
+  [[nodiscard]] Sequence& of(RequestId request);
 
  private:
   std::vector<Sequence> sequences_;

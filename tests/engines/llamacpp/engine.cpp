@@ -18,6 +18,15 @@ Logits logits_of(llama_context* context, std::int32_t output) {
   return {logits, logits + vocabulary(llama_get_model(context))};
 }
 
+std::string models_folder() {
+  const char* const folder = std::getenv("STATEPORT_LLAMA_MODELS");
+  return folder == nullptr ? "" : folder;
+}
+
+llama_token greedy(const Logits& logits) {
+  return static_cast<llama_token>(std::ranges::max_element(logits) - logits.begin());
+}
+
 void start_backends() {
   static const bool started = [] {
     llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
@@ -28,11 +37,6 @@ void start_backends() {
 }
 
 }  // namespace
-
-std::string models_folder() {
-  const char* const folder = std::getenv("STATEPORT_LLAMA_MODELS");
-  return folder == nullptr ? "" : folder;
-}
 
 std::vector<std::string> architectures() {
   std::vector<std::string> names;
@@ -106,49 +110,83 @@ CachedEngine::CachedEngine(llama_model* model, const llamacpp::CacheOptions& opt
   cache_ = std::make_unique<llamacpp::Cache>(context_.get(), params, weights, options);
 }
 
-CachedEngine::Answer CachedEngine::serve(const Tokens& prompt, std::int64_t output, std::int64_t budget) {
+bool CachedEngine::start(const Tokens& prompt, std::int64_t output_tokens) {
   const auto started = cache_->start({.tokens = prompt});
-  REQUIRE(started);
-  const RequestId request = started->request;
-  while (cache_->is_loading(request)) {
+  if (!started) return false;
+  while (cache_->is_loading(started->request)) {
   }
-  Answer answer{.reused = cache_->computed(request), .sequence = started->sequence};
-  answer.computed = std::ssize(prompt) - answer.reused;
-  while (std::ssize(answer.output) < output || answer.logits.empty()) {
-    const std::int64_t tokens = cache_->computed(request) < std::ssize(prompt) ? cache_->chunk(request, budget) : 1;
-    const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens)};
-    const llamacpp::Pass& pass = cache_->plan({&row, 1});
-    REQUIRE(pass.rows_without_room == 0);
-    REQUIRE(llama_decode(context_.get(), pass.batch) == 0);
-    std::int32_t count = 0;
-    llama_token token = 0;
-    if (pass.outputs[0] >= 0) {
-      Logits logits = logits_of(context_.get(), pass.outputs[0]);
-      token = greedy(logits);
-      count = 1;
-      if (answer.logits.empty()) {
-        answer.logits = std::move(logits);
-      } else {
-        answer.further.push_back(std::move(logits));
-      }
-      answer.output.push_back(token);
-    }
-    answer.ends.push_back(pass.rows[0].start + pass.rows[0].tokens);
-    cache_->commit({&count, 1}, {&token, static_cast<std::size_t>(count)});
-  }
-  cache_->end(request, RequestEnd::finished);
-  cache_->decisions().check_invariants();
-  return answer;
+  running_.push_back({.request = started->request,
+                      .prompt = prompt,
+                      .output_tokens = output_tokens,
+                      .reused = cache_->computed(started->request),
+                      .sequence = started->sequence});
+  return true;
 }
 
-llama_token greedy(const Logits& logits) {
-  return static_cast<llama_token>(std::ranges::max_element(logits) - logits.begin());
+void CachedEngine::step(std::int64_t budget_tokens) {
+  std::vector<PassRow> rows;
+  std::vector<std::size_t> served;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    const Answer& one = running_[i];
+    const bool decodes = cache_->computed(one.request) >= std::ssize(one.prompt);
+    const std::int64_t tokens = decodes ? 1 : cache_->chunk(one.request, budget_tokens);
+    if (tokens == 0) continue;
+    if (!decodes) budget_tokens -= tokens;
+    rows.push_back({.request = one.request, .tokens = static_cast<std::int32_t>(tokens)});
+    served.push_back(i);
+  }
+  const llamacpp::Pass& pass = cache_->plan(rows);
+  REQUIRE(pass.rows_without_room == 0);
+  REQUIRE(llama_decode(context_.get(), pass.batch) == 0);
+  std::vector<std::int32_t> counts;
+  Tokens sampled;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Answer& one = running_[served[i]];
+    one.ends.push_back(pass.rows[i].start + pass.rows[i].tokens);
+    counts.push_back(pass.outputs[i] >= 0);
+    if (pass.outputs[i] < 0) continue;
+    one.logits.push_back(logits_of(context_.get(), pass.outputs[i]));
+    one.output.push_back(greedy(one.logits.back()));
+    sampled.push_back(one.output.back());
+  }
+  cache_->commit(counts, sampled);
+  for (std::size_t i = running_.size(); i-- > 0;) {
+    if (!running_[i].done()) continue;
+    cache_->end(running_[i].request, RequestEnd::finished);
+    ended_.push_back(std::move(running_[i]));
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  cache_->decisions().check_invariants();
+}
+
+void CachedEngine::abort(std::size_t running) {
+  cache_->end(running_[running].request, RequestEnd::aborted);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(running));
+}
+
+Answer CachedEngine::serve(const Tokens& prompt, std::int64_t output_tokens, std::int64_t budget_tokens) {
+  REQUIRE(running_.empty());
+  REQUIRE(start(prompt, output_tokens));
+  while (!running_.empty()) step(budget_tokens);
+  return std::move(take().front());
 }
 
 float largest_difference(const Logits& a, const Logits& b) {
   REQUIRE(a.size() == b.size());
   float largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+float largest_difference(PlainEngine& plain, const Answer& answer) {
+  std::vector<std::int64_t> ends;
+  for (std::int64_t end = 128; end < std::ssize(answer.prompt); end += 128) ends.push_back(end);
+  ends.push_back(std::ssize(answer.prompt));
+  float largest = largest_difference(plain.run(answer.prompt, ends), answer.logits[0]);
+  for (std::size_t i = 1; i < answer.logits.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(answer.prompt.size() + i) - 1;
+    largest = std::max(largest, largest_difference(plain.go_on({&answer.output[i - 1], 1}, at), answer.logits[i]));
+  }
   return largest;
 }
 

@@ -16,8 +16,7 @@ namespace stateport::test {
 using Tokens = std::vector<llama_token>;
 using Logits = std::vector<float>;
 
-/// The folder of models.py, from STATEPORT_LLAMA_MODELS.
-[[nodiscard]] std::string models_folder();
+/// Of the models in the folder that STATEPORT_LLAMA_MODELS names: models.py writes it.
 [[nodiscard]] std::vector<std::string> architectures();
 
 struct ModelFree {
@@ -31,15 +30,14 @@ using Context = std::unique_ptr<llama_context, ContextFree>;
 
 [[nodiscard]] Model load(const std::string& architecture);
 [[nodiscard]] std::int32_t vocabulary(const llama_model* model);
-
-/// Parameters of small contexts: one thread, unified KV.
+/// Of small contexts: one thread, unified KV.
 [[nodiscard]] llama_context_params parameters(std::uint32_t cells, std::uint32_t sequences);
 
 /// A context that knows no cache.
 class PlainEngine {
  public:
-  PlainEngine(llama_model* model, std::uint32_t cells);
-  /// Decodes the tokens from the empty sequence, with passes that end at `ends` and at the last token. Logits of that.
+  explicit PlainEngine(llama_model* model, std::uint32_t cells = 2048);
+  /// Decodes the tokens from the empty sequence on, with passes that end at `ends`. Logits of the last token.
   [[nodiscard]] Logits run(std::span<const llama_token> tokens, std::span<const std::int64_t> ends);
   /// Decodes further tokens in one pass.
   [[nodiscard]] Logits go_on(std::span<const llama_token> tokens, std::int64_t from);
@@ -48,23 +46,36 @@ class PlainEngine {
   Context context_;
 };
 
-/// The same model under a cache, one request at a time.
+/// A served request.
+struct Answer {
+  RequestId request;
+  Tokens prompt;
+  std::int64_t output_tokens = 0;  ///< wanted
+  std::int64_t reused = 0;         ///< tokens of the prompt that were not computed
+  llama_seq_id sequence = 0;
+  std::vector<std::int64_t> ends;  ///< of its passes
+  Tokens output;                   ///< greedy
+  std::vector<Logits> logits;      ///< by which each of them was chosen
+
+  [[nodiscard]] bool done() const noexcept { return std::ssize(output) >= output_tokens; }
+};
+
+/// A model under a cache.
 class CachedEngine {
  public:
-  CachedEngine(llama_model* model, const llamacpp::CacheOptions& options, std::uint32_t cells = 2048,
-               const std::string& weights = "random");
+  explicit CachedEngine(llama_model* model, const llamacpp::CacheOptions& options = {.memory_bytes = 64 << 20},
+                        std::uint32_t cells = 2048, const std::string& weights = "random weights");
 
-  struct Answer {
-    std::int64_t reused = 0;    ///< tokens of the prompt that were not computed
-    std::int64_t computed = 0;  ///< tokens of the prompt that were
-    llama_seq_id sequence = 0;
-    std::vector<std::int64_t> ends;  ///< of the passes
-    Logits logits;                   ///< of the prompt's last token
-    std::vector<Logits> further;     ///< of the output's tokens
-    Tokens output;
-  };
-  /// Serves a prompt with passes of at most `budget` tokens. Output tokens are greedy.
-  Answer serve(const Tokens& prompt, std::int64_t output = 0, std::int64_t budget = 64);
+  /// False: all sequences run.
+  [[nodiscard]] bool start(const Tokens& prompt, std::int64_t output_tokens = 1);
+  /// One pass over the running requests with this number of tokens of prompts at most. Requests that are done end.
+  void step(std::int64_t budget_tokens = 64);
+  void abort(std::size_t running);
+  [[nodiscard]] std::vector<Answer>& running() noexcept { return running_; }
+  /// Takes the requests that have ended.
+  [[nodiscard]] std::vector<Answer> take() { return std::exchange(ended_, {}); }
+  /// Serves one prompt alone.
+  Answer serve(const Tokens& prompt, std::int64_t output_tokens = 1, std::int64_t budget_tokens = 64);
 
   [[nodiscard]] llamacpp::Cache& cache() noexcept { return *cache_; }
   [[nodiscard]] llama_context* context() const noexcept { return context_.get(); }
@@ -72,10 +83,16 @@ class CachedEngine {
  private:
   Context context_;
   std::unique_ptr<llamacpp::Cache> cache_;
+  std::vector<Answer> running_, ended_;
 };
 
-[[nodiscard]] llama_token greedy(const Logits& logits);
+/// llama.cpp's own rounding: other passes, other cells and batches of several sequences change logits by up to 0.04
+/// here. One other token at the start of a prompt of 300 changes them by 0.3 at least.
+inline constexpr float rounding = 0.1F;
+
 /// The largest difference of two logits at the same place.
 [[nodiscard]] float largest_difference(const Logits& a, const Logits& b);
+/// Of the logits of each output token from those of a context without a cache.
+[[nodiscard]] float largest_difference(PlainEngine& plain, const Answer& answer);
 
 }  // namespace stateport::test

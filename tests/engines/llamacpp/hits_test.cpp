@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts that reuse earlier ones give the logits of a context without a cache that runs the same passes, bit for bit.
 #include "engine.hpp"
+#include "prompts.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,40 +12,97 @@ using namespace stateport::test;
 
 namespace {
 
-Tokens prompt_of(std::int32_t words, std::int64_t length, std::int64_t shared, int question) {
-  Tokens tokens(static_cast<std::size_t>(length));
-  for (std::int64_t i = 0; i < length; ++i)
-    tokens[static_cast<std::size_t>(i)] =
-        static_cast<llama_token>((i * i * 31 + 17 * i + (i < shared ? 3 : 5 + 101 * question)) % words);
-  return tokens;
+/// The passes of `before` up to the hit, then those of the request.
+std::vector<std::int64_t> ends_of(const Answer& before, const Answer& hit) {
+  std::vector<std::int64_t> ends;
+  for (const std::int64_t end : before.ends)
+    if (end <= hit.reused) ends.push_back(end);
+  REQUIRE(ends.back() == hit.reused);
+  ends.insert(ends.end(), hit.ends.begin(), hit.ends.end());
+  return ends;
+}
+
+template <class Body>
+void for_each_architecture(Body&& body) {
+  for (const std::string& architecture : architectures()) {
+    CAPTURE(architecture);
+    const Model model = load(architecture);
+    body(model.get());
+  }
 }
 
 }  // namespace
 
-TEST_CASE("a hit goes on as the passes that left it") {
-  for (const std::string& architecture : architectures()) {
-    CAPTURE(architecture);
-    const Model model = load(architecture);
-    const std::int32_t words = vocabulary(model.get());
-    CachedEngine engine(model.get(), {.memory_bytes = 64 << 20, .checkpoint_tokens = 64});
-    PlainEngine plain(model.get(), 2048);
-    const Tokens first = prompt_of(words, 200, 150, 0);
-    const CachedEngine::Answer cold = engine.serve(first);
-    MESSAGE(architecture << " state " << engine.cache().state_bytes() << " kv " << engine.cache().kv_block_bytes());
-    for (auto e : cold.ends) MESSAGE("end " << e);
+TEST_CASE("a prompt goes on where an earlier one is left") {
+  for_each_architecture([](llama_model* model) {
+    CachedEngine engine(model, {.memory_bytes = 64 << 20, .checkpoint_tokens = 64});
+    PlainEngine plain(model);
+    const Tokens shared = random_prompt(model, 150, 1);
+    const Answer cold = engine.serve(joined(shared, random_prompt(model, 50, 2)));
     CHECK(cold.reused == 0);
-    CHECK(cold.logits == plain.run(first, cold.ends));
-    const Tokens second = prompt_of(words, 220, 150, 1);
-    const CachedEngine::Answer hit = engine.serve(second);
-    MESSAGE("reused " << hit.reused);
-    std::vector<std::int64_t> ends;
-    for (const std::int64_t end : cold.ends)
-      if (end <= hit.reused) ends.push_back(end);
-    ends.insert(ends.end(), hit.ends.begin(), hit.ends.end());
-    CHECK(hit.logits == plain.run(second, ends));
-    const CachedEngine::Answer again = engine.serve(second);
-    MESSAGE("again reused " << again.reused << " diff " << largest_difference(again.logits, hit.logits));
-    const CachedEngine::Answer third = engine.serve(prompt_of(words, 220, 150, 2));
-    MESSAGE("third reused " << third.reused);
-  }
+    CHECK(cold.logits[0] == plain.run(cold.prompt, cold.ends));
+
+    const Answer branch = engine.serve(joined(shared, random_prompt(model, 70, 3)));
+    CHECK(branch.reused == 128);  // a checkpoint on the way
+    CHECK(branch.logits[0] == plain.run(branch.prompt, ends_of(cold, branch)));
+    const Answer again = engine.serve(branch.prompt);
+    CHECK(again.reused == 208);  // the last block's end before the last token
+    CHECK(again.logits[0] == branch.logits[0]);
+    const Answer other = engine.serve(joined(shared, random_prompt(model, 60, 4)));
+    CHECK(other.reused == 144);  // where the second prompt left the first
+    CHECK(other.logits[0] != branch.logits[0]);
+  });
+}
+
+TEST_CASE("the next turn goes on behind the answer") {
+  for_each_architecture([](llama_model* model) {
+    CachedEngine engine(model);
+    PlainEngine plain(model);
+    const Answer turn = engine.serve(random_prompt(model, 100, 5), 40);
+    Tokens history = joined(turn.prompt, turn.output);
+    const Answer next = engine.serve(joined(history, random_prompt(model, 30, 6)));
+    CHECK(next.reused >= 96);
+    CHECK(next.reused <= 139);
+    CHECK(largest_difference(plain, next) < rounding);
+  });
+}
+
+TEST_CASE("another process goes on alike") {
+  for_each_architecture([](llama_model* model) {
+    const Folder folder;
+    const llamacpp::CacheOptions options{.memory_bytes = 64 << 20, .checkpoint_tokens = 64, .files = folder.files()};
+    const Tokens shared = random_prompt(model, 150, 7);
+    Answer cold;
+    {
+      CachedEngine engine(model, options);
+      cold = engine.serve(joined(shared, random_prompt(model, 50, 8)));
+      engine.cache().drain();
+    }
+    CachedEngine engine(model, options);
+    PlainEngine plain(model);
+    const Answer moved = engine.serve(joined(shared, random_prompt(model, 33, 9)));
+    CHECK(moved.reused == 128);
+    CHECK(moved.logits[0] == plain.run(moved.prompt, ends_of(cold, moved)));
+    const TierUsage files = engine.cache().files();
+    CHECK(files.loads == 1);
+    CHECK(files.hit_tokens == 128);
+  });
+}
+
+TEST_CASE("requests with a common prefix run side by side") {
+  for_each_architecture([](llama_model* model) {
+    CachedEngine engine(model, {.sequences = 3, .memory_bytes = 64 << 20, .checkpoint_tokens = 64});
+    PlainEngine plain(model);
+    const Tokens shared = random_prompt(model, 150, 10);
+    static_cast<void>(engine.serve(shared));
+    for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(engine.start(joined(shared, random_prompt(model, 40, 11 + i)), 5));
+    CHECK(!engine.start(shared));
+    while (!engine.running().empty()) engine.step(500);
+    const std::vector<Answer> answers = engine.take();
+    REQUIRE(answers.size() == 3);
+    for (const Answer& answer : answers) {
+      CHECK(answer.reused >= 128);
+      CHECK(largest_difference(plain, answer) < rounding);
+    }
+  });
 }

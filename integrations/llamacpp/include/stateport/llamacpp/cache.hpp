@@ -111,6 +111,8 @@ class Cache {
   void drain();
   /// Decisions, statistics and contents.
   [[nodiscard]] const RequestCache& decisions() const noexcept;
+  /// Contents of the files and the work with them; all zero without files.
+  [[nodiscard]] TierUsage files() const;
   /// Of the image of one state, and of the KV of one block.
   [[nodiscard]] std::size_t state_bytes() const noexcept;
   [[nodiscard]] std::size_t kv_block_bytes() const noexcept;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images that are damaged or that belong to another model are no hits.
+#include "engine.hpp"
+#include "image_stores.hpp"
+#include "prompts.hpp"
+
+#include <stateport/backends/host_resource.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+using namespace stateport;
+using namespace stateport::test;
+
+namespace {
+
+/// Serves a prompt of 200 tokens and leaves its images in the folder.
+Tokens leave_images(llama_model* model, const Folder& folder) {
+  CachedEngine engine(model, {.memory_bytes = 64 << 20, .files = folder.files()});
+  const Tokens prompt = random_prompt(model, 200, 1);
+  static_cast<void>(engine.serve(prompt));
+  engine.cache().drain();
+  CHECK(engine.cache().files().states == 3);
+  CHECK(engine.cache().files().kv_blocks == 12);
+  return prompt;
+}
+
+void damage(const Folder& folder, std::uint64_t position_of_16) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (!entry.is_regular_file() || entry.file_size() < 4096) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(entry.file_size() / 16 * position_of_16);
+    char byte = 0;
+    file.seekg(at).get(byte);
+    file.seekp(at).put(static_cast<char>(byte ^ 4));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the images of the same model are found") {
+  const Model model = load("granitehybrid");
+  const Folder folder;
+  const Tokens prompt = leave_images(model.get(), folder);
+  CachedEngine engine(model.get(), {.memory_bytes = 64 << 20, .files = folder.files()});
+  CHECK(engine.serve(prompt).reused == 192);
+}
+
+TEST_CASE("images of other weights, types of KV and sizes of blocks are not used") {
+  const Model model = load("granitehybrid"), other = load("lfm2");
+  const Folder folder;
+  const Tokens prompt = leave_images(model.get(), folder);
+  const llamacpp::CacheOptions options{.memory_bytes = 64 << 20, .files = folder.files()};
+  const auto misses = [&](CachedEngine engine) { CHECK(engine.serve(prompt).reused == 0); };
+  misses(CachedEngine(model.get(), options, 2048, "other weights"));
+  misses(CachedEngine(other.get(), options));
+  llamacpp::CacheOptions blocks = options;
+  blocks.block_tokens = 8;
+  misses(CachedEngine(model.get(), blocks));
+  llama_context_params params = parameters(2048, 2);
+  params.type_k = GGML_TYPE_BF16;  // as large as the default's
+  const Context context(llama_init_from_model(model.get(), params));
+  const llamacpp::Cache cache(context.get(), params, "random weights", options);
+  CHECK(cache.files().states == 0);
+  CachedEngine same(model.get(), options);
+  CHECK(same.serve(prompt).reused == 192);
+}
+
+TEST_CASE("damaged files are misses") {
+  const Model model = load("granitehybrid");
+  for (std::uint64_t position = 1; position < 16; position += 3) {
+    CAPTURE(position);
+    const Folder folder;
+    const Tokens prompt = leave_images(model.get(), folder);
+    damage(folder, position);
+    CachedEngine engine(model.get(), {.memory_bytes = 64 << 20, .files = folder.files()});
+    PlainEngine plain(model.get());
+    const Answer answer = engine.serve(prompt);
+    CHECK(answer.reused < 192);
+    CHECK(largest_difference(plain, answer) < rounding);
+  }
+}
+
+TEST_CASE("an image in memory that has changed is found") {
+  HostResource memory;
+  const llamacpp::ImageStore store(memory, 1001, 2, Stream::default_stream());
+  for (std::size_t i = 0; i < 1001; ++i) store.image(1)[i] = static_cast<std::byte>(i);
+  store.seal(1, 48);
+  store.verify(1, 48, "a state");
+  CHECK_THROWS_WITH_AS(store.verify(1, 47, "a state"),
+                       "the image of a state after 47 tokens, in slot 1, is not the one that was saved there",
+                       std::runtime_error);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{500}, std::size_t{1000}}) {
+    store.image(1)[at] ^= std::byte{16};
+    CHECK_THROWS_AS(store.verify(1, 48, "a state"), std::runtime_error);
+    store.image(1)[at] ^= std::byte{16};
+  }
+  store.verify(1, 48, "a state");
+}
