@@ -24,6 +24,8 @@ cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset
   test               configure, build and run every test
   test-python [ARGS…]
                      build the Python wheels, install them into fresh virtual environments and run their tests there
+  test-llamacpp [ARCHITECTURE…]
+                     test beside llama.cpp; its Debian packages (37 MB, 5 s) are added to a Debian root
   docs               build the manual: build/docs/html/index.html
   exec COMMAND…      run COMMAND in the environment that has the dependencies, in the current folder
   shell              an interactive shell there, in the checkout
@@ -198,6 +200,18 @@ provide_python() {
   add_to_root python "${python_packages[@]}"
 }
 
+# llama.cpp is not in every suite: where it cannot be had, nothing was tested.
+command_test_llamacpp() {
+  lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  if [ "$way" = root ]; then
+    (add_to_root llamacpp "${llamacpp_packages[@]}") || {
+      say "NOT RUN: llama.cpp cannot be installed in the Debian root"
+      exit 77
+    }
+  fi
+  run "$checkout" bash tests/engines/llamacpp/run.sh "$@"
+}
+
 builds_manual() {
   command -v doxygen >/dev/null && python3 -c 'import breathe, furo, myst_parser, numpy, sphinx' 2>/dev/null
 }
@@ -256,7 +270,7 @@ main() {
   local command=${1:---help}
   [ $# = 0 ] || shift
   case $command in
-    replay | report | test | test-python | docs | install | where) ;;
+    replay | report | test | test-python | test-llamacpp | docs | install | where) ;;
     exec) [ $# -gt 0 ] || fail "exec needs a command" "for example: cmake/bootstrap.sh exec ctest --preset openmp" ;;
     shell) ;;
     -h | --help | help)

@@ -19,6 +19,9 @@ readonly python_packages=(python3-pip python3-venv python3-scikit-build-core pyt
 readonly report_packages=(python3-matplotlib)
 # shellcheck disable=SC2034
 readonly docs_packages=(doxygen python3-sphinx python3-breathe python3-myst-parser furo python3-numpy)
+# llama.cpp with its CPU backends, which ggml_backend_load_all() finds by itself; its server; models of random weights.
+# shellcheck disable=SC2034
+readonly llamacpp_packages=(libllama-dev libggml-dev llama.cpp-tools python3-gguf)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)
