@@ -162,11 +162,15 @@ class Cache::Impl {
     move(started->transfers);
     const std::int32_t slot = cache_->state(started->request).target().value();
     Sequence& sequence = sequences_.take(slot, started->request, prompt.tokens);
+    const auto held = static_cast<std::int64_t>(sequence.tokens.size());
+    const bool goes_on =
+        held < std::ssize(prompt.tokens) && common_tokens(sequence.tokens, prompt.tokens) == sequence.tokens.size();
+    sequence.ready_tokens = goes_on ? held : 0;
     sequence.prompt_tokens = std::ssize(prompt.tokens);
     sequence.branch_tokens = started->reused_tokens + started->lost_tokens;
     return StartedRequest{.request = started->request,
                           .sequence = sequence.id,
-                          .reused_tokens = started->reused_tokens,
+                          .reused_tokens = std::max(started->reused_tokens, sequence.ready_tokens),
                           .lost_tokens = started->lost_tokens,
                           .lost = started->lost,
                           .loads = started->load.has_value()};
@@ -182,15 +186,16 @@ class Cache::Impl {
   /// The pass stops where the prompt leaves what is known, at the last block's end before its last token, and at
   /// checkpoint_tokens.
   std::int64_t chunk(RequestId request, std::int64_t budget_tokens) {
-    std::int64_t tokens = cache_->chunk(request, budget_tokens).tokens;
     const Sequence& sequence = sequences_.of(request);
     const std::int64_t computed = cache_->computed(request), block = options_.block_tokens;
-    if (computed >= sequence.prompt_tokens) return tokens;
+    const std::int64_t ready = std::max(computed, sequence.ready_tokens);
+    std::int64_t tokens = cache_->chunk(request, budget_tokens + ready - computed).tokens;
+    if (computed >= sequence.prompt_tokens || tokens == 0) return tokens;
     std::array stops = {sequence.branch_tokens, (sequence.prompt_tokens - 1) / block * block, std::int64_t{0}};
     if (options_.checkpoint_tokens > 0)
-      stops[2] = (computed / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;
+      stops[2] = (ready / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;
     for (const std::int64_t stop : stops)
-      if (stop > computed) tokens = std::min(tokens, stop - computed);
+      if (stop > ready) tokens = std::min(tokens, stop - computed);
     return tokens;
   }
 
@@ -198,14 +203,20 @@ class Cache::Impl {
     std::int64_t tokens = 0;
     for (const PassRow& row : rows) {
       require(row.drafts == 0, "drafts", row.drafts, "are not supported");
-      tokens += std::max(row.tokens, 0);
+      tokens += std::max(row.tokens, 0) - ready(row);
     }
     require(std::cmp_less_equal(tokens, llama_n_batch(context_)), "rows", tokens,
             "must have at most context.n_batch tokens together");
     const PassPlan plan = cache_->plan(rows);
     move(plan.transfers);
-    for (const SlotId slot : plan.groups[0].clear) keep(sequences_.of_slot(slot.value()), 0);
-    for (const SlotCopy& copy : plan.groups[0].copies) restore(plan, copy);
+    for (const SlotId slot : plan.groups[0].clear) {
+      Sequence& sequence = sequences_.of_slot(slot.value());
+      if (!goes_on(plan, sequence)) keep(sequence, 0);
+    }
+    for (const SlotCopy& copy : plan.groups[0].copies) {
+      Sequence& sequence = sequences_.of_slot(copy.dst_slot);
+      if (!goes_on(plan, sequence)) restore(plan, sequence, copy.recurrent_src_slot);
+    }
     fill(plan);
     return pass_;
   }
@@ -248,6 +259,9 @@ class Cache::Impl {
     }
   }
 
+  [[nodiscard]] std::int64_t computed(RequestId request) {
+    return std::max(cache_->computed(request), sequences_.of(request).ready_tokens);
+  }
   [[nodiscard]] const RequestCache& cache() const noexcept { return *cache_; }
   [[nodiscard]] TierUsage files() const { return mover_ ? cache_->tiers()->usage(Medium::file) : TierUsage{}; }
   [[nodiscard]] const ImageSizes& sizes() const noexcept { return sizes_; }
@@ -276,11 +290,27 @@ class Cache::Impl {
     return static_cast<std::int32_t>(kv.at(first) / options_.block_tokens);
   }
 
+  /// Tokens of the row that its sequence has.
+  [[nodiscard]] std::int64_t ready(const PassRow& row) {
+    const std::int64_t tokens = sequences_.of(row.request).ready_tokens - cache_->computed(row.request);
+    return tokens < row.tokens ? std::max<std::int64_t>(tokens, 0) : 0;
+  }
+  static const RowPlan& row_of(const PassPlan& plan, const Sequence& sequence) {
+    return *std::ranges::find(plan.rows, *sequence.request, &RowPlan::request);
+  }
+  /// The sequence has the first tokens of the pass, and the state after them: nothing is restored.
+  [[nodiscard]] static bool goes_on(const PassPlan& plan, Sequence& sequence) {
+    const RowPlan& row = row_of(plan, sequence);
+    const bool within = sequence.ready_tokens > row.start && sequence.ready_tokens < row.start + row.tokens;
+    if (!within) sequence.ready_tokens = 0;
+    sequence.saved_tokens = row.start;
+    return within;
+  }
+
   /// KV that the sequence lacks, then the state.
-  void restore(const PassPlan& plan, const SlotCopy& copy) {
+  void restore(const PassPlan& plan, Sequence& sequence, std::int32_t state_slot) {
     wait_for_copies();
-    Sequence& sequence = sequences_.of_slot(copy.dst_slot);
-    const auto row = std::ranges::find(plan.rows, *sequence.request, &RowPlan::request);
+    const RowPlan* const row = &row_of(plan, sequence);
     const std::span<const llama_token> prefix =
         cache_->tokens(row->request).first(static_cast<std::size_t>(row->start));
     const std::int64_t block = options_.block_tokens;
@@ -291,12 +321,11 @@ class Cache::Impl {
       kv_.verify(slot, first + block, "KV");
       images_.load_kv(sequence.id, first, block, kv_.image(slot));
     }
-    states_.verify(copy.recurrent_src_slot, row->start, "a state");
-    images_.load_state(sequence.id, states_.image(copy.recurrent_src_slot));
+    states_.verify(state_slot, row->start, "a state");
+    images_.load_state(sequence.id, states_.image(state_slot));
     if (images_.tokens(sequence.id) != row->start)
       throw BackendError("llama_state_seq_set_data_ext", "a restored sequence has another length");
     sequence.tokens.assign(prefix.begin(), prefix.end());
-    sequence.saved_tokens = row->start;
   }
 
   void fill(const PassPlan& plan) {
@@ -306,11 +335,11 @@ class Cache::Impl {
       outputs_.push_back(-1);
       if (!row.room) continue;
       const std::span<const llama_token> tokens = cache_->tokens(row.request);
-      const llama_seq_id sequence = sequences_.of(row.request).id;
+      const Sequence& sequence = sequences_.of(row.request);
       const std::int64_t end = row.start + row.tokens;
       const bool samples = end == std::ssize(tokens);
-      for (std::int64_t at = row.start; at < end; ++at)
-        batch_.add(tokens[static_cast<std::size_t>(at)], at, sequence, samples && at + 1 == end);
+      for (std::int64_t at = std::max(row.start, sequence.ready_tokens); at < end; ++at)
+        batch_.add(tokens[static_cast<std::size_t>(at)], at, sequence.id, samples && at + 1 == end);
       if (samples) outputs_.back() = batch_.get().n_tokens - 1;
     }
     pass_ = {.pass = plan.pass,
@@ -326,6 +355,7 @@ class Cache::Impl {
     const std::int64_t computed = cache_->computed(request), block = options_.block_tokens;
     const std::span<const llama_token> tokens = cache_->tokens(request).first(static_cast<std::size_t>(computed));
     sequence.tokens.assign(tokens.begin(), tokens.end());
+    sequence.ready_tokens = 0;
     if (computed / block * block == sequence.saved_tokens) return;
     wait_for_copies();
     const KvRow kv = cache_->kv(request);
@@ -397,7 +427,7 @@ std::span<const llama_token> Cache::tokens(RequestId request) const {
   return impl_->cache().tokens(request);
 }
 std::int64_t Cache::computed(RequestId request) const {
-  return impl_->cache().computed(request);
+  return impl_->computed(request);
 }
 void Cache::drain() {
   impl_->drain();

@@ -30,4 +30,8 @@ while read -r model; do
   [ "$status" != 77 ] || exit 77
   [ "$status" = 0 ] || fail "llama-server fails with the model $name"
 done <"$out/written"
+
+cmake --preset openmp >"$out/configured"
+cmake --build --preset openmp --target test-llamacpp stateport-llama
+STATEPORT_LLAMA_MODELS=$out/models OMP_NUM_THREADS=1 build/openmp/bin/test-llamacpp
 say "llama.cpp $version: all good with $(wc -l <"$out/written") models"

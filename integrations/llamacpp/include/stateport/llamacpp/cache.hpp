@@ -60,7 +60,8 @@ struct Pass {
 
 /// A RequestCache over a llama_context: what it plans, llama.cpp's own calls carry out. Cached KV and states are images
 /// in host memory, as llama_state_seq_get_data_ext() writes them, each with a checksum. A sequence keeps its tokens
-/// when its request ends, until another one needs it: what a prompt shares with them is not copied.
+/// when its request ends, until another one needs it: a prompt that continues them is not restored, and of one that
+/// shares their beginning only the state is.
 ///
 ///     start ─► (chunk ─► plan ─► llama_decode ─► commit)* ─► end
 ///
@@ -91,7 +92,7 @@ class Cache {
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass: up to the next position at which a
   /// state is kept. See RequestCache::chunk().
   [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const;
-  /// Plans a pass and restores what it begins with. Valid until the next call of plan or commit. Throws as
+  /// Plans a pass and restores what it begins with. The batch leaves out tokens that the sequence has. Valid until the next call of plan or commit. Throws as
   /// RequestCache::plan().
   [[nodiscard]] const Pass& plan(std::span<const PassRow> rows);
   /// llama_decode did not run the pass, and left the context's memory as it was (answers 1 and -1).
