@@ -85,6 +85,21 @@ TEST_CASE("damaged files are misses") {
   }
 }
 
+TEST_CASE("images of KV hold no state, and those of states are all alike") {
+  for (const std::string& architecture : architectures()) {
+    CAPTURE(architecture);
+    const Model model = load(architecture);
+    const auto of_block = [&](std::int32_t tokens) {
+      CachedEngine engine(model.get(), {.memory_bytes = 64 << 20, .block_tokens = tokens});
+      return engine;
+    };
+    CachedEngine small = of_block(8), large = of_block(32);
+    const std::size_t token = (large.cache().kv_block_bytes() - small.cache().kv_block_bytes()) / 24;
+    CHECK(small.cache().kv_block_bytes() - 8 * token < 1000);  // headers
+    CHECK(small.cache().state_bytes() == large.cache().state_bytes());
+  }
+}
+
 TEST_CASE("an image in memory that has changed is found") {
   HostResource memory;
   const llamacpp::ImageStore store(memory, 1001, 2, Stream::default_stream());

@@ -95,3 +95,24 @@ TEST_CASE("calls at a wrong time are refused, and change nothing") {
   cache.end(started->request, RequestEnd::preempted);
   CHECK(engine.serve(prompt).reused == 32);
 }
+
+TEST_CASE("a pass that llama.cpp gives up leaves nothing behind") {
+  const Model model = load(architecture);
+  CachedEngine engine(model.get());
+  PlainEngine plain(model.get());
+  llamacpp::Cache& cache = engine.cache();
+  const Answer first = engine.serve(random_prompt(model.get(), 60, 1), 4);
+  const Tokens prompt = joined(joined(first.prompt, first.output), random_prompt(model.get(), 300, 2));
+  const auto started = cache.start({.tokens = prompt});
+  REQUIRE(started);
+  const PassRow row{.request = started->request,
+                    .tokens = static_cast<std::int32_t>(cache.chunk(started->request, 300))};
+  llama_set_abort_callback(
+      engine.context(), [](void*) { return true; }, nullptr);
+  CHECK(llama_decode(engine.context(), cache.plan({&row, 1}).batch) == 2);
+  llama_set_abort_callback(engine.context(), nullptr, nullptr);
+  cache.end(started->request, RequestEnd::aborted);
+  const Answer answer = engine.serve(prompt, 3);
+  CHECK(answer.reused == 48);
+  CHECK(largest_difference(plain, answer) < rounding);
+}
