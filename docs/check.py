@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Folders whose sources are built or run, and the file that does it.
 BUILT = {
     "examples/": "cmake/check-install.sh",
+    "examples/llamacpp/": "tests/engines/llamacpp/run.sh",
     "examples/python/": "python/tests/examples_test.py",
     "tests/c/": "tests/c/CMakeLists.txt",
     "tests/engine/": "tests/engine/CMakeLists.txt",

@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # llama.cpp as Debian has it: cmake/bootstrap.sh test-llamacpp [ARCHITECTURE…]
-#   llama-server loads a tiny model of random weights of each architecture, answers the requests of scenario.py, and its
-#   counts of tokens add up. build/llamacpp gets the models, and what the server computed.
+#   For tiny models of random weights of each architecture: the tests of stateport::llamacpp; then llama-server and
+#   stateport-llama serve the requests of scenario.py, with equal answers, and ours computes no more tokens than the
+#   server. Then a chat that goes on in another process, and the example against the installed package.
+#   build/llamacpp gets the models, and what each computed.
 # Exit code 77: it could not be made, and why.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -22,16 +24,37 @@ mkdir -p "$out"
 free=$(df --output=avail -BG "$out" | tail -n 1 | tr -dc 0-9)
 [ "$free" -ge 1 ] || impossible "$out has less than 1 GB free"
 
-rm -rf "$out/models"
+rm -rf "$out/models" "$out/installed" "$out/example" "$out/images"
 python3 -B "$here/models.py" "$out/models" "$@" >"$out/written"
+cmake --preset openmp >"$out/configured"
+cmake --build --preset openmp >"$out/built" || fail "the library does not build: $out/built"
+cmake --build --preset openmp --target test-llamacpp
+export OMP_NUM_THREADS=1
+STATEPORT_LLAMA_MODELS=$checkout/$out/models build/openmp/bin/test-llamacpp
+
+export PATH=$checkout/build/openmp/bin:$PATH
 while read -r model; do
   name=$(basename "$model" .gguf) status=0
-  python3 -B "$here/server_peer.py" "$model" >"$out/server-$name.json" || status=$?
+  python3 -B "$here/server_peer.py" "$model" --answers "$out/requests.jsonl" >"$out/server-$name.json" || status=$?
   [ "$status" != 77 ] || exit 77
   [ "$status" = 0 ] || fail "llama-server fails with the model $name"
+  stateport-llama replay --model "$model" "$out/requests.jsonl" >"$out/replayed-$name.jsonl"
+  say "tokens computed, $name"
+  python3 -B "$here/compare.py" "$out/server-$name.json" "$out/replayed-$name.jsonl" ||
+    fail "stateport-llama does worse than llama-server with the model $name"
 done <"$out/written"
 
-cmake --preset openmp >"$out/configured"
-cmake --build --preset openmp --target test-llamacpp stateport-llama
-STATEPORT_LLAMA_MODELS=$out/models OMP_NUM_THREADS=1 build/openmp/bin/test-llamacpp
+# A conversation that goes on in another process.
+model=$(head -n 1 "$out/written")
+for _ in 1 2; do
+  printf '%s\n' "$(seq -s ' ' 100)" "$(seq -s ' ' 50)" |
+    stateport-llama chat --model "$model" --folder "$out/images" --output 20 >"$out/chat"
+done
+grep -qE '^\[[1-9][0-9]* of [0-9]+ tokens reused' <(grep -m 1 reused "$out/chat") ||
+  fail "the second process reused nothing in its first turn: $out/chat"
+
+cmake --install build/openmp --prefix "$out/installed" >/dev/null
+cmake -S examples/llamacpp -B "$out/example" -G Ninja -DCMAKE_PREFIX_PATH="$checkout/$out/installed" >/dev/null
+cmake --build "$out/example" >/dev/null
+"$out/example/shared-prefix" "$model"
 say "llama.cpp $version: all good with $(wc -l <"$out/written") models"
