@@ -18,7 +18,7 @@ doxygen_xml() {
 python3 -B docs/check.py
 rm -rf "$out"  # Sphinx warns about a page only when it reads that page
 mkdir -p "$out/xml"
-doxygen_xml cpp "INPUT = core parts backends kernels tiers" "FILE_PATTERNS = *.hpp"
+doxygen_xml cpp "INPUT = core parts backends kernels tiers integrations" "FILE_PATTERNS = *.hpp"
 doxygen_xml c "INPUT = c/include" "FILE_PATTERNS = *.h" "OPTIMIZE_OUTPUT_FOR_C = YES" "EXTENSION_MAPPING = h=C"
 python3 -B -m sphinx -b html -d "$out/doctrees" --jobs auto --fail-on-warning --keep-going -q docs "$out/html"
 printf 'docs: %s\n' "$PWD/$out/html/index.html"

@@ -7,7 +7,7 @@ import pathlib
 
 import stateport
 
-LAYERS = ["core", "parts", "backends", "kernels", "tiers"]
+LAYERS = ["core", "parts", "backends", "kernels", "tiers", "integrations/llamacpp"]
 # Of a file and of a class, in this order: neither friends nor private members.
 SECTIONS = ("briefdescription detaileddescription define typedef enum innerclass innernamespace public-type "
             "public-func public-static-func public-attrib public-static-attrib protected-func func var user-defined")
@@ -18,7 +18,7 @@ def write(root: pathlib.Path, folder: pathlib.Path) -> None:
     """Files that have not changed are not touched, so that Sphinx reads them once."""
     pages = {}
     for layer in LAYERS:
-        top = root / layer / "include/stateport" / layer
+        top = root / layer / "include/stateport" / pathlib.Path(layer).name
         for place in sorted({path.parent for path in top.rglob("*.hpp")}):
             name = "/".join(place.relative_to(top.parent).parts)
             pages[f"cpp-{name.replace('/', '-')}"] = _headers(name, sorted(place.glob("*.hpp")), top.parents[1], "cpp")

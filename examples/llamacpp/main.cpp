@@ -44,7 +44,7 @@ static std::int64_t serve(stateport::llamacpp::Cache& cache, llama_context* cont
     const bool in_prompt = cache.computed(request) < prompt_tokens;
     const stateport::PassRow row{.request = request,
                                  .tokens = in_prompt ? static_cast<std::int32_t>(cache.chunk(request, budget)) : 1};
-    const stateport::llamacpp::Pass& pass = cache.plan({&row, 1});  // restores what the pass begins with
+    const stateport::llamacpp::Pass& pass = cache.plan({&row, 1});  // restores KV and state
     expect(pass.rows_without_room == 0, "no room for KV: end a request as preempted");
     if (llama_decode(context, pass.batch) != 0) {
       cache.end(request, stateport::RequestEnd::aborted);

@@ -41,7 +41,7 @@ class Engine {
                const std::function<void(llama_token)>& on_token = {});
   /// The time to the first token without the cache, in seconds.
   [[nodiscard]] double time_without_cache(std::span<const llama_token> prompt);
-  /// Writes what is cached to the folder.
+  /// Writes the cached contents to the folder.
   void drain() { cache_->drain(); }
 
   [[nodiscard]] const llama_model* model() const noexcept { return model_.get(); }

@@ -183,7 +183,7 @@ class Cache::Impl {
     return cache_->tiers()->is_loading(request);
   }
 
-  /// The pass stops where the prompt leaves what is known, at the last block's end before its last token, and at
+  /// The pass stops where the prompt leaves known tokens, at the last block's end before its last token, and at
   /// checkpoint_tokens.
   std::int64_t chunk(RequestId request, std::int64_t budget_tokens) {
     const Sequence& sequence = sequences_.of(request);

@@ -137,6 +137,7 @@ void CachedEngine::step(std::int64_t budget_tokens) {
   }
   const llamacpp::Pass& pass = cache_->plan(rows);
   REQUIRE(pass.rows_without_room == 0);
+  decoded_tokens_ += pass.batch.n_tokens;
   REQUIRE(llama_decode(context_.get(), pass.batch) == 0);
   std::vector<std::int32_t> counts;
   Tokens sampled;

@@ -77,6 +77,8 @@ class CachedEngine {
   /// Serves one prompt alone.
   Answer serve(const Tokens& prompt, std::int64_t output_tokens = 1, std::int64_t budget_tokens = 64);
 
+  /// Tokens of all batches so far.
+  [[nodiscard]] std::int64_t decoded_tokens() const noexcept { return decoded_tokens_; }
   [[nodiscard]] llamacpp::Cache& cache() noexcept { return *cache_; }
   [[nodiscard]] llama_context* context() const noexcept { return context_.get(); }
 
@@ -84,6 +86,7 @@ class CachedEngine {
   Context context_;
   std::unique_ptr<llamacpp::Cache> cache_;
   std::vector<Answer> running_, ended_;
+  std::int64_t decoded_tokens_ = 0;
 };
 
 /// llama.cpp's own rounding: other passes, other cells and batches of several sequences change logits by up to 0.04

@@ -4,7 +4,7 @@
 #   For tiny models of random weights of each architecture: the tests of stateport::llamacpp; then llama-server and
 #   stateport-llama serve the requests of scenario.py, with equal answers, and ours computes no more tokens than the
 #   server. Then a chat that goes on in another process, and the example against the installed package.
-#   build/llamacpp gets the models, and what each computed.
+#   build/llamacpp gets the models, and the tokens that each computed.
 # Exit code 77: it could not be made, and why.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)

@@ -23,7 +23,7 @@ struct CacheOptions {
   std::int32_t sequences = 1;
   /// The largest number of tokens of one request, prompt and output together; 0: llama_n_ctx / sequences.
   std::int64_t request_tokens = 0;
-  /// Host memory for cached KV and states, whatever device llama.cpp computes on. It does not hold the context's own.
+  /// Host memory for cached KV and states, on every device. The context has memory of its own.
   std::int64_t memory_bytes = 0;
   /// The part of it that holds states; the rest holds KV, also that of running requests.
   double state_share = 0.5;
@@ -58,7 +58,7 @@ struct Pass {
   std::int32_t rows_without_room = 0;
 };
 
-/// A RequestCache over a llama_context: what it plans, llama.cpp's own calls carry out. Cached KV and states are images
+/// A RequestCache over a llama_context: calls of llama.cpp carry out its plans. Cached KV and states are images
 /// in host memory, as llama_state_seq_get_data_ext() writes them, each with a checksum. A sequence keeps its tokens
 /// when its request ends, until another one needs it: a prompt that continues them is not restored, and of one that
 /// shares their beginning only the state is.
@@ -92,8 +92,9 @@ class Cache {
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass: up to the next position at which a
   /// state is kept. See RequestCache::chunk().
   [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const;
-  /// Plans a pass and restores what it begins with. The batch leaves out tokens that the sequence has. Valid until the next call of plan or commit. Throws as
-  /// RequestCache::plan().
+  /// Plans a pass, and restores the states and the KV that it begins with. The batch leaves out tokens that the sequence
+  /// has. Valid until the next call of plan or commit. Throws as RequestCache::plan(), for drafts, and for more tokens
+  /// than context.n_batch in the batch.
   [[nodiscard]] const Pass& plan(std::span<const PassRow> rows);
   /// llama_decode did not run the pass, and left the context's memory as it was (answers 1 and -1).
   void cancel();
