@@ -72,6 +72,7 @@ Answer Engine::serve(std::span<const llama_token> prompt, std::int64_t output_to
   const auto started = cache_->start({.tokens = prompt});
   if (!started) throw std::runtime_error("a request runs already");
   const RequestId request = started->request;
+  const double images_before = images_s();
   try {
     while (cache_->is_loading(request)) {
     }
@@ -100,11 +101,16 @@ Answer Engine::serve(std::span<const llama_token> prompt, std::int64_t output_to
       ends = std::ssize(answer.tokens) >= output_tokens || std::ssize(cache_->tokens(request)) >= context_tokens();
     }
     cache_->end(request, RequestEnd::finished);
+    answer.image_s = images_s() - images_before;
     return answer;
   } catch (...) {
     cache_->end(request, RequestEnd::aborted);
     throw;
   }
+}
+
+double Engine::images_s() const noexcept {
+  return cache_->image_work().save_s + cache_->image_work().restore_s;
 }
 
 double Engine::time_without_cache(std::span<const llama_token> prompt) {

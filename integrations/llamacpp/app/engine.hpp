@@ -27,6 +27,7 @@ struct Answer {
   std::vector<llama_token> tokens;
   std::int64_t reused_tokens = 0;  ///< of the prompt
   double first_token_s = 0;        ///< from the start of the request, loads included
+  double image_s = 0;              ///< of the whole request, to save and to restore images
 };
 
 /// A model that serves one request at a time, with greedy sampling. Throws std::runtime_error for a model or a context
@@ -55,6 +56,7 @@ class Engine {
   };
   using Context = std::unique_ptr<llama_context, Free>;
 
+  [[nodiscard]] double images_s() const noexcept;
   [[nodiscard]] Context make_context(std::uint32_t sequences) const;
   [[nodiscard]] llama_context_params parameters(std::uint32_t sequences) const;
 

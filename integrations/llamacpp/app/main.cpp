@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   ReplayOptions replaying;
   std::string requests;
-  CLI::App& replay_command = *app.add_subcommand("replay", "Serves requests of token ids, and prints how many tokens each reused");
+  CLI::App& replay_command =
+      *app.add_subcommand("replay", "Serves requests of token ids, and prints how many tokens each reused");
   add_engine(replay_command, replaying.engine);
   replay_command.add_flag("--compare", replaying.compare, "also measure each prompt without the cache");
   replay_command.add_option("requests", requests, "JSON lines {\"id\", \"tokens\", \"output\"}; none: standard input")

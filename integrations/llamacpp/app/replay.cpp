@@ -52,7 +52,8 @@ int replay(const ReplayOptions& options, std::istream& in, std::ostream& out) {
                                      {"prompt", request.tokens.size()},
                                      {"reused", answer.reused_tokens},
                                      {"computed", std::ssize(request.tokens) - answer.reused_tokens},
-                                     {"first_token_ms", 1000 * answer.first_token_s}};
+                                     {"first_token_ms", 1000 * answer.first_token_s},
+                                     {"image_ms", 1000 * answer.image_s}};
     if (options.compare) result["plain_ms"] = 1000 * engine.time_without_cache(request.tokens);
     result["output"] = answer.tokens;
     out << result.dump() << std::endl;

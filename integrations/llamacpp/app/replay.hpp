@@ -13,8 +13,8 @@ struct ReplayOptions {
 };
 
 /// Reads requests, JSON lines {"id", "tokens", "output"}, and writes a line for each: {"id", "prompt", "reused",
-/// "computed", "first_token_ms", "output"}, with `compare` also "plain_ms". Throws std::runtime_error with the number
-/// of a line that is no request of the model. Returns the exit code.
+/// "computed", "first_token_ms", "image_ms", "output"}, with `compare` also "plain_ms". Throws std::runtime_error with
+/// the number of a line that is no request of the model. Returns the exit code.
 int replay(const ReplayOptions& options, std::istream& in, std::ostream& out);
 
 }  // namespace stateport::llamacpp

@@ -107,6 +107,19 @@ ModelId model_id(const llama_context* context, const llama_context_params& param
   return ModelId(text);
 }
 
+/// Adds the time until its end.
+class Timed {
+ public:
+  explicit Timed(double& seconds) : seconds_(seconds) {}
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+  ~Timed() { seconds_ += std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+ private:
+  double& seconds_;
+  Clock::time_point begin_ = Clock::now();
+};
+
 /// A batch of llama.cpp with room for one token of each row and position.
 class Batch {
  public:
@@ -263,6 +276,7 @@ class Cache::Impl {
     return std::max(cache_->computed(request), sequences_.of(request).ready_tokens);
   }
   [[nodiscard]] const RequestCache& cache() const noexcept { return *cache_; }
+  [[nodiscard]] const ImageWork& work() const noexcept { return work_; }
   [[nodiscard]] TierUsage files() const { return mover_ ? cache_->tiers()->usage(Medium::file) : TierUsage{}; }
   [[nodiscard]] const ImageSizes& sizes() const noexcept { return sizes_; }
 
@@ -309,6 +323,7 @@ class Cache::Impl {
 
   /// KV that the sequence lacks, then the state.
   void restore(const PassPlan& plan, Sequence& sequence, std::int32_t state_slot) {
+    const Timed timed(work_.restore_s);
     wait_for_copies();
     const RowPlan* const row = &row_of(plan, sequence);
     const std::span<const llama_token> prefix =
@@ -320,9 +335,11 @@ class Cache::Impl {
       const std::int32_t slot = block_of(row->kv, first);
       kv_.verify(slot, first + block, "KV");
       images_.load_kv(sequence.id, first, block, kv_.image(slot));
+      ++work_.restored_blocks;
     }
     states_.verify(state_slot, row->start, "a state");
     images_.load_state(sequence.id, states_.image(state_slot));
+    ++work_.restored_states;
     if (images_.tokens(sequence.id) != row->start)
       throw BackendError("llama_state_seq_set_data_ext", "a restored sequence has another length");
     sequence.tokens.assign(prefix.begin(), prefix.end());
@@ -357,22 +374,26 @@ class Cache::Impl {
     sequence.tokens.assign(tokens.begin(), tokens.end());
     sequence.ready_tokens = 0;
     if (computed / block * block == sequence.saved_tokens) return;
+    const Timed timed(work_.save_s);
     wait_for_copies();
     const KvRow kv = cache_->kv(request);
     for (; sequence.saved_tokens + block <= computed; sequence.saved_tokens += block) {
       const std::int32_t slot = block_of(kv, sequence.saved_tokens);
       images_.save_kv(sequence.id, sequence.saved_tokens, block, kv_.image(slot));
       kv_.seal(slot, sequence.saved_tokens + block);
+      ++work_.saved_blocks;
     }
   }
 
   void save_states(CopyPlan copies) {
     if (copies.empty()) return;
+    const Timed timed(work_.save_s);
     wait_for_copies();
     for (const SlotCopy& copy : copies) {
       const Sequence& sequence = sequences_.of_slot(copy.recurrent_src_slot);
       images_.save_state(sequence.id, states_.image(copy.dst_slot));
       states_.seal(copy.dst_slot, images_.tokens(sequence.id));
+      ++work_.saved_states;
     }
   }
 
@@ -392,6 +413,7 @@ class Cache::Impl {
   Pass pass_;
   std::vector<std::int32_t> outputs_;
   std::vector<RequestId> committed_;
+  ImageWork work_;
   Clock::time_point begin_ = Clock::now();
 };
 
@@ -434,6 +456,9 @@ void Cache::drain() {
 }
 const RequestCache& Cache::decisions() const noexcept {
   return impl_->cache();
+}
+const ImageWork& Cache::image_work() const noexcept {
+  return impl_->work();
 }
 TierUsage Cache::files() const {
   return impl_->files();

@@ -44,6 +44,13 @@ TEST_CASE("a prompt goes on where an earlier one is left") {
 
     const Answer branch = engine.serve(joined(shared, random_prompt(model, 70, 3)));
     CHECK(branch.reused == 128);  // a checkpoint on the way
+    const llamacpp::ImageWork work = engine.cache().image_work();
+    CHECK(work.restored_states == 1);
+    CHECK(work.restored_blocks == 0);  // the sequence of the first prompt has them
+    CHECK(work.saved_blocks == 12 + 5);
+    CHECK(work.saved_states == 3 + 3);
+    CHECK(work.save_s > 0);
+    CHECK(work.restore_s > 0);
     CHECK(branch.logits[0] == plain.run(branch.prompt, ends_of(cold, branch)));
     const Answer again = engine.serve(branch.prompt);
     CHECK(again.reused == 208);  // the last block's end before the last token

@@ -58,6 +58,13 @@ struct Pass {
   std::int32_t rows_without_room = 0;
 };
 
+/// Images that were saved and restored since the cache was made, and the time that it took.
+struct ImageWork {
+  std::int64_t saved_states = 0, saved_blocks = 0;
+  std::int64_t restored_states = 0, restored_blocks = 0;
+  double save_s = 0, restore_s = 0;
+};
+
 /// A RequestCache over a llama_context: calls of llama.cpp carry out its plans. Cached KV and states are images
 /// in host memory, as llama_state_seq_get_data_ext() writes them, each with a checksum. A sequence keeps its tokens
 /// when its request ends, until another one needs it: a prompt that continues them is not restored, and of one that
@@ -113,6 +120,7 @@ class Cache {
   void drain();
   /// Decisions, statistics and contents.
   [[nodiscard]] const RequestCache& decisions() const noexcept;
+  [[nodiscard]] const ImageWork& image_work() const noexcept;
   /// Contents of the files and the work with them; all zero without files.
   [[nodiscard]] TierUsage files() const;
   /// Of the image of one state, and of the KV of one block.
