@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of random weights for llama.cpp: models.py FOLDER [ARCHITECTURE…] [--seed N] [--mid] writes
 FOLDER/ARCHITECTURE.gguf, or FOLDER/ARCHITECTURE-mid.gguf, and prints their paths. Equal arguments give equal files.
+FOLDER/refused gets models that stateport::llamacpp has to refuse.
 
 Weights are large enough that one token changes what is decoded a hundred tokens later. Sizes are the smallest that keep
 the parts of a real model of the architecture: its recurrent layers, attention with fewer heads of keys than of queries,
@@ -340,10 +341,23 @@ def mamba2(model: Model) -> None:
     model.ends()
 
 
+def lfm2_windows(model: Model) -> None:
+    """Attention sees the last tokens alone. llama.cpp keeps their KV beside the recurrent state."""
+    model.writer.add_sliding_window(256)
+    lfm2(model)
+
+
 # By the name that the file and llama.cpp have for it.
 ARCHITECTURES: dict[str, Callable[[Model], None]] = {
     "granitehybrid": granitehybrid, "lfm2": lfm2, "qwen3next": qwen3next, "falcon-h1": falcon_h1,
     "nemotron_h": nemotron_h, "jamba": jamba, "mamba2": mamba2}
+
+
+def write(path: pathlib.Path, architecture: str, parts: Callable[[Model], None], size: Size, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model = Model(path, architecture, size, seed)
+    parts(model)
+    model.close()
 
 
 def main() -> None:
@@ -357,13 +371,11 @@ def main() -> None:
     for name in names:
         if name not in ARCHITECTURES:
             parser.error(f"no architecture {name!r}: there are {', '.join(ARCHITECTURES)}")
-    arguments.folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = arguments.folder / (name + ("-mid.gguf" if arguments.mid else ".gguf"))
-        model = Model(path, name, MID if arguments.mid else TINY, arguments.seed)
-        ARCHITECTURES[name](model)
-        model.close()
+        write(path, name, ARCHITECTURES[name], MID if arguments.mid else TINY, arguments.seed)
         print(path)
+    write(arguments.folder / "refused" / "lfm2-windows.gguf", "lfm2", lfm2_windows, TINY, arguments.seed)
 
 
 if __name__ == "__main__":

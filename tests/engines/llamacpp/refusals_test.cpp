@@ -58,6 +58,16 @@ TEST_CASE("contexts and options that cannot be served are refused") {
   CHECK(refusal(params, options) == "context.kv_unified = 0 (must be set)");
 }
 
+TEST_CASE("a context with sliding windows is refused") {
+  const Model model = load("refused/lfm2-windows");
+  REQUIRE(llama_model_n_swa(model.get()) > 0);
+  const llama_context_params params = parameters(2048, 2);
+  const Context context(llama_init_from_model(model.get(), params));
+  REQUIRE(context != nullptr);
+  CHECK_THROWS_WITH_AS(llamacpp::Cache(context.get(), params, "random weights", {.memory_bytes = 64 << 20}),
+                       doctest::Contains("its states grow from "), InvalidArgument);
+}
+
 TEST_CASE("a context whose memory is in use is refused") {
   const Model model = load(architecture);
   const llama_context_params params = parameters(2048, 2);
