@@ -24,8 +24,9 @@ cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset
   test               configure, build and run every test
   test-python [ARGS…]
                      build the Python wheels, install them into fresh virtual environments and run their tests there
-  test-llamacpp [ARCHITECTURE…]
-                     test beside llama.cpp; its Debian packages (37 MB, 5 s) are added to a Debian root
+  test-llamacpp [--sdist] [ARCHITECTURE…]
+                     test beside llama.cpp; its Debian packages (37 MB, 5 s) are added to a Debian root.
+                     --sdist: beside the version in the source archive of llama-cpp-python (7 minutes, once)
   docs               build the manual: build/docs/html/index.html
   exec COMMAND…      run COMMAND in the environment that has the dependencies, in the current folder
   shell              an interactive shell there, in the checkout
@@ -203,8 +204,10 @@ provide_python() {
 # llama.cpp is not in every suite: where it cannot be had, nothing was tested.
 command_test_llamacpp() {
   lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  local name=llamacpp packages=("${llamacpp_packages[@]}")
+  [ "${1:-}" != --sdist ] || name=llamacpp-sdist packages=("${llamacpp_sdist_packages[@]}")
   if [ "$way" = root ]; then
-    (add_to_root llamacpp "${llamacpp_packages[@]}") || {
+    (add_to_root "$name" "${packages[@]}") || {
       say "NOT RUN: llama.cpp cannot be installed in the Debian root"
       exit 77
     }

@@ -22,6 +22,8 @@ readonly docs_packages=(doxygen python3-sphinx python3-breathe python3-myst-pars
 # llama.cpp with its CPU backends, which ggml_backend_load_all() finds by itself; its server; models of random weights.
 # shellcheck disable=SC2034
 readonly llamacpp_packages=(libllama-dev libggml-dev llama.cpp-tools python3-gguf)
+# shellcheck disable=SC2034
+readonly llamacpp_sdist_packages=(python3-gguf python3-pip)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)

@@ -5,6 +5,9 @@
 #   stateport-llama serve the requests of scenario.py, with equal answers, and ours computes no more tokens than the
 #   server. Then a chat that goes on in another process, and the example against the installed package.
 #   build/llamacpp gets the models, and the tokens that each computed.
+# Another version, in the source archive of llama-cpp-python: cmake/bootstrap.sh test-llamacpp --sdist [ARCHITECTURE…]
+#   The tests of stateport::llamacpp alone: there is no llama-server to compare with. The cache folder keeps libllama,
+#   whose build takes 7 minutes of processor time. build/llamacpp-sdist gets the tests and the models.
 # Exit code 77: it could not be made, and why.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -12,25 +15,58 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 . "$here/../../../cmake/provision/common.sh"
 # shellcheck source=tests/engines/common.sh
 . "$here/../common.sh"
+# shellcheck source=tests/engines/llamacpp/sdist.sh
+. "$here/sdist.sh"
+
+# make_folder FOLDER: for models and results.
+make_folder() {
+  local free
+  mkdir -p "$1"
+  free=$(df --output=avail -BG "$1" | tail -n 1 | tr -dc 0-9)
+  [ "$free" -ge 1 ] || impossible "$1 has less than 1 GB free"
+}
+
+# test_adapter BUILD FOLDER [ARCHITECTURE…]: the tests of stateport::llamacpp, with models in FOLDER/models.
+test_adapter() {
+  local build=$1 folder=$2
+  shift 2
+  rm -rf "$folder/models"
+  python3 -B "$here/models.py" "$folder/models" "$@" >"$folder/written"
+  cmake --build "$build" --target test-llamacpp
+  STATEPORT_LLAMA_MODELS=$checkout/$folder/models "$build/bin/test-llamacpp"
+}
+
+test_sdist() {
+  local folder=build/llamacpp-sdist engine=$cache/engines/llamacpp-sdist
+  make_folder "$folder"
+  provide_sdist "$engine" "$(pinned llama-cpp-python)"
+  cmake --preset openmp -B "$folder" -DCMAKE_PREFIX_PATH="$engine/installed" >"$folder/configured"
+  test_adapter "$folder" "$folder" "$@"
+  ldd "$folder/bin/test-llamacpp" | grep -q "libllama[^ ]* => $engine/installed/" ||
+    fail "the tests ran with another libllama"
+  say "llama.cpp $(PKG_CONFIG_PATH=$engine/installed/lib/pkgconfig pkg-config --modversion llama): the tests pass;" \
+    "without llama-server"
+}
 
 readonly out=build/llamacpp
 cd "$checkout"
+export OMP_NUM_THREADS=1
+python3 -c 'import gguf' 2>/dev/null || impossible "python3 has no gguf (Debian package: python3-gguf)"
+if [ "${1:-}" = --sdist ]; then
+  shift
+  test_sdist "$@"
+  exit
+fi
 version=$(pkg-config --modversion llama 2>/dev/null) ||
   impossible "libllama is not here (Debian package: libllama-dev)"
 [ "$version" = "$(pinned llamacpp)" ] ||
   fail "llama.cpp is $version here, and python/engines.toml has $(pinned llamacpp)" "test with it, then renew the line"
-python3 -c 'import gguf' 2>/dev/null || impossible "python3 has no gguf (Debian package: python3-gguf)"
-mkdir -p "$out"
-free=$(df --output=avail -BG "$out" | tail -n 1 | tr -dc 0-9)
-[ "$free" -ge 1 ] || impossible "$out has less than 1 GB free"
+make_folder "$out"
 
-rm -rf "$out/models" "$out/installed" "$out/example" "$out/images"
-python3 -B "$here/models.py" "$out/models" "$@" >"$out/written"
+rm -rf "$out/installed" "$out/example" "$out/images"
 cmake --preset openmp >"$out/configured"
 cmake --build --preset openmp >"$out/built" || fail "the library does not build: $out/built"
-cmake --build --preset openmp --target test-llamacpp
-export OMP_NUM_THREADS=1
-STATEPORT_LLAMA_MODELS=$checkout/$out/models build/openmp/bin/test-llamacpp
+test_adapter build/openmp "$out" "$@"
 
 export PATH=$checkout/build/openmp/bin:$PATH
 while read -r model; do
