@@ -19,7 +19,7 @@ struct Sequence {
   std::optional<RequestId> request;  ///< runs on it
   std::vector<llama_token> tokens;   ///< with KV in the context
   // Of the request:
-  std::int64_t ready_tokens = 0;   ///< of the prompt, which the sequence has, with the state after them; 0: none
+  std::int64_t ready_tokens = 0;  ///< of the prompt, which the sequence has, with the state after them; 0: none
   std::int64_t saved_tokens = 0;  ///< whose KV is cached, in whole blocks
   std::int64_t prompt_tokens = 0;
   std::int64_t branch_tokens = 0;  ///< of the prompt, whose KV was cached when it started

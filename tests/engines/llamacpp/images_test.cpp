@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images that are damaged or that belong to another model are no hits.
+#include <stateport/backends/host_resource.hpp>
+
 #include "engine.hpp"
 #include "image_stores.hpp"
 #include "prompts.hpp"
-
-#include <stateport/backends/host_resource.hpp>
 
 #include <doctest/doctest.h>
 

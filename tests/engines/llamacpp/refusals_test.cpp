@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts that cannot be served, and calls at a wrong time.
+#include <stateport/core/model/error.hpp>
+
 #include "engine.hpp"
 #include "prompts.hpp"
-
-#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

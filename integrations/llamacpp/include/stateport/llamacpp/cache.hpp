@@ -99,9 +99,9 @@ class Cache {
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass: up to the next position at which a
   /// state is kept. See RequestCache::chunk().
   [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const;
-  /// Plans a pass, and restores the states and the KV that it begins with. The batch leaves out tokens that the sequence
-  /// has. Valid until the next call of plan or commit. Throws as RequestCache::plan(), for drafts, and for more tokens
-  /// than context.n_batch in the batch.
+  /// Plans a pass, and restores the states and the KV that it begins with. The batch leaves out tokens that the
+  /// sequence has. Valid until the next call of plan or commit. Throws as RequestCache::plan(), for drafts, and for
+  /// more tokens than context.n_batch in the batch.
   [[nodiscard]] const Pass& plan(std::span<const PassRow> rows);
   /// llama_decode did not run the pass, and left the context's memory as it was (answers 1 and -1).
   void cancel();
