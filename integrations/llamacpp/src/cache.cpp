@@ -240,14 +240,10 @@ class Cache::Impl {
   }
 
   void commit(std::span<const std::int32_t> counts, std::span<const llama_token> sampled) {
-    // The rows of the plan end with the commit.
-    committed_.clear();
-    for (const RowPlan& row : pass_.rows)
-      if (row.room) committed_.push_back(row.request);
     const PassCommit commit = cache_->commit(pass_.pass, counts, sampled);
     pass_ = {};
     move(commit.transfers);
-    for (const RequestId request : committed_) save_kv(request);
+    for (const RequestId request : in_pass_) save_kv(request);
     save_states(commit.groups[0].copies);
     if (mover_) end_transfers();
   }
@@ -257,6 +253,7 @@ class Cache::Impl {
     const EndedRequest ended = cache_->end(request, how, hint);
     move(ended.transfers);
     save_states(ended.copies);
+    std::erase(in_pass_, request);
     if (how == RequestEnd::aborted) keep(sequence, 0);
     sequence.request.reset();
     if (mover_) end_transfers();
@@ -348,9 +345,11 @@ class Cache::Impl {
   void fill(const PassPlan& plan) {
     batch_.clear();
     outputs_.clear();
+    in_pass_.clear();
     for (const RowPlan& row : plan.rows) {
       outputs_.push_back(-1);
       if (!row.room) continue;
+      in_pass_.push_back(row.request);
       const std::span<const llama_token> tokens = cache_->tokens(row.request);
       const Sequence& sequence = sequences_.of(row.request);
       const std::int64_t end = row.start + row.tokens;
@@ -412,7 +411,7 @@ class Cache::Impl {
   Batch batch_;
   Pass pass_;
   std::vector<std::int32_t> outputs_;
-  std::vector<RequestId> committed_;
+  std::vector<RequestId> in_pass_;  ///< rows with room whose requests run
   ImageWork work_;
   Clock::time_point begin_ = Clock::now();
 };

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orders of calls that an engine may choose, and that are not those of a loop over one request.
+#include <stateport/core/model/error.hpp>
+
+#include "engine.hpp"
+#include "prompts.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+
+using namespace stateport;
+using namespace stateport::test;
+
+namespace {
+
+void decode_pass(CachedEngine& engine, std::span<const PassRow> rows) {
+  REQUIRE(llama_decode(engine.context(), engine.cache().plan(rows).batch) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a request that ends while its pass runs takes nothing from the others") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get(), {.sequences = 2, .memory_bytes = 64 << 20});
+  PlainEngine plain(model.get());
+  llamacpp::Cache& cache = engine.cache();
+  const Tokens prompt = random_prompt(model.get(), 60, 1);
+  const auto gone = cache.start({.tokens = random_prompt(model.get(), 60, 2)});
+  const auto other = cache.start({.tokens = prompt});
+  REQUIRE((gone && other));
+  decode_pass(engine, std::array{PassRow{.request = gone->request, .tokens = 48},
+                                 PassRow{.request = other->request, .tokens = 48}});
+  cache.end(gone->request, RequestEnd::aborted);
+  cache.commit(std::array{0, 0}, {});
+  cache.end(other->request, RequestEnd::preempted);
+  CHECK(cache.image_work().saved_blocks == 3);
+  CHECK(cache.image_work().saved_states == 1);
+  static_cast<void>(engine.serve(random_prompt(model.get(), 60, 3)));
+  static_cast<void>(engine.serve(random_prompt(model.get(), 60, 4)));  // both sequences have other tokens
+  const Answer answer = engine.serve(prompt, 3);
+  CHECK(answer.reused == 48);
+  CHECK(largest_difference(plain, answer) < rounding);
+}
