@@ -254,7 +254,9 @@ class Cache::Impl {
     move(ended.transfers);
     save_states(ended.copies);
     std::erase(in_pass_, request);
-    if (how == RequestEnd::aborted) keep(sequence, 0);
+    // A pass that was not committed has left further tokens, and a restore that failed KV without its state.
+    const bool differs = images_.tokens(sequence.id) != std::ssize(sequence.tokens);
+    if (how == RequestEnd::aborted || differs) keep(sequence, 0);
     sequence.request.reset();
     if (mover_) end_transfers();
   }
@@ -293,8 +295,8 @@ class Cache::Impl {
   }
 
   void keep(Sequence& sequence, std::int64_t tokens) {
-    images_.cut(sequence.id, tokens);
     sequence.tokens.resize(static_cast<std::size_t>(tokens));
+    images_.cut(sequence.id, tokens);
   }
 
   [[nodiscard]] std::int32_t block_of(const KvRow& kv, std::int64_t first) const {

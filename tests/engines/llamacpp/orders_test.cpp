@@ -43,3 +43,23 @@ TEST_CASE("a request that ends while its pass runs takes nothing from the others
   CHECK(answer.reused == 48);
   CHECK(largest_difference(plain, answer) < rounding);
 }
+
+TEST_CASE("a request that ends behind a pass that was not committed leaves no tokens of it") {
+  const Model model = load("granitehybrid");
+  for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted}) {
+    CAPTURE(static_cast<int>(how));
+    CachedEngine engine(model.get());
+    PlainEngine plain(model.get());
+    llamacpp::Cache& cache = engine.cache();
+    const Tokens prompt = random_prompt(model.get(), 100, 1);
+    const auto started = cache.start({.tokens = prompt});
+    REQUIRE(started);
+    const PassRow row{.request = started->request, .tokens = 40};
+    decode_pass(engine, {&row, 1});
+    cache.commit(std::array{0}, {});
+    decode_pass(engine, {&row, 1});
+    cache.end(started->request, how);
+    cache.commit(std::array{0}, {});
+    CHECK(largest_difference(plain, engine.serve(prompt, 3)) < rounding);
+  }
+}
