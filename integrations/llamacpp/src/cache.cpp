@@ -200,15 +200,14 @@ class Cache::Impl {
   /// checkpoint_tokens.
   std::int64_t chunk(RequestId request, std::int64_t budget_tokens) {
     const Sequence& sequence = sequences_.of(request);
-    const std::int64_t computed = cache_->computed(request), block = options_.block_tokens;
-    const std::int64_t ready = std::max(computed, sequence.ready_tokens);
-    std::int64_t tokens = cache_->chunk(request, budget_tokens + ready - computed).tokens;
-    if (computed >= sequence.prompt_tokens || tokens == 0) return tokens;
-    std::array stops = {sequence.branch_tokens, (sequence.prompt_tokens - 1) / block * block, std::int64_t{0}};
+    const std::int64_t first = computed(request), end = sequence.prompt_tokens, block = options_.block_tokens;
+    std::int64_t tokens = cache_->chunk(request, budget_tokens).tokens;
+    if (first >= end) return tokens;
+    std::array stops = {sequence.branch_tokens, (end - 1) / block * block, end, end};
     if (options_.checkpoint_tokens > 0)
-      stops[2] = (ready / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;
+      stops[3] = (first / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;
     for (const std::int64_t stop : stops)
-      if (stop > ready) tokens = std::min(tokens, stop - computed);
+      if (stop > first) tokens = std::min(tokens, stop - first);
     return tokens;
   }
 
@@ -216,11 +215,16 @@ class Cache::Impl {
     std::int64_t tokens = 0;
     for (const PassRow& row : rows) {
       require(row.drafts == 0, "drafts", row.drafts, "are not supported");
-      tokens += std::max(row.tokens, 0) - ready(row);
+      require(row.tokens >= 1, "tokens", row.tokens, "must be at least 1");
+      tokens += row.tokens;
     }
     require(std::cmp_less_equal(tokens, llama_n_batch(context_)), "rows", tokens,
             "must have at most context.n_batch tokens together");
-    const PassPlan plan = cache_->plan(rows);
+    // The cache knows fewer tokens of a sequence that goes on. Its row begins with these; the batch leaves them out.
+    rows_.assign(rows.begin(), rows.end());
+    for (PassRow& row : rows_)
+      row.tokens += static_cast<std::int32_t>(computed(row.request) - cache_->computed(row.request));
+    const PassPlan plan = cache_->plan(rows_);
     move(plan.transfers);
     for (const SlotId slot : plan.groups[0].clear) {
       Sequence& sequence = sequences_.of_slot(slot.value());
@@ -303,18 +307,13 @@ class Cache::Impl {
     return static_cast<std::int32_t>(kv.at(first) / options_.block_tokens);
   }
 
-  /// Tokens of the row that its sequence has.
-  [[nodiscard]] std::int64_t ready(const PassRow& row) {
-    const std::int64_t tokens = sequences_.of(row.request).ready_tokens - cache_->computed(row.request);
-    return tokens < row.tokens ? std::max<std::int64_t>(tokens, 0) : 0;
-  }
   static const RowPlan& row_of(const PassPlan& plan, const Sequence& sequence) {
     return *std::ranges::find(plan.rows, *sequence.request, &RowPlan::request);
   }
   /// The sequence has the first tokens of the pass, and the state after them: nothing is restored.
   [[nodiscard]] static bool goes_on(const PassPlan& plan, Sequence& sequence) {
     const RowPlan& row = row_of(plan, sequence);
-    const bool within = sequence.ready_tokens > row.start && sequence.ready_tokens < row.start + row.tokens;
+    const bool within = sequence.ready_tokens > row.start;
     if (!within) sequence.ready_tokens = 0;
     sequence.saved_tokens = row.start;
     return within;
@@ -412,6 +411,7 @@ class Cache::Impl {
   std::optional<StateTiers> mover_;
   Batch batch_;
   Pass pass_;
+  std::vector<PassRow> rows_;
   std::vector<std::int32_t> outputs_;
   std::vector<RequestId> in_pass_;  ///< rows with room whose requests run
   ImageWork work_;

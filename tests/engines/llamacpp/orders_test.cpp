@@ -63,3 +63,35 @@ TEST_CASE("a request that ends behind a pass that was not committed leaves no to
     CHECK(largest_difference(plain, engine.serve(prompt, 3)) < rounding);
   }
 }
+
+TEST_CASE("a chunk is no longer than its budget on a sequence that goes on") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get());
+  PlainEngine plain(model.get());
+  llamacpp::Cache& cache = engine.cache();
+  const Answer turn = engine.serve(random_prompt(model.get(), 100, 1), 40);
+  const Tokens prompt = joined(joined(turn.prompt, turn.output), random_prompt(model.get(), 20, 2));
+  const auto started = cache.start({.tokens = prompt});
+  REQUIRE(started);
+  const RequestId request = started->request;
+  CHECK(started->reused_tokens == 139);
+  CHECK(cache.chunk(request, 0) == 0);
+  CHECK(cache.chunk(request, 5) == 5);
+  CHECK(cache.chunk(request, INT64_MAX) == 144 - 139);
+  CHECK_THROWS_AS(static_cast<void>(cache.chunk(request, -1)), InvalidArgument);
+  for (int i = 0; i < 2; ++i) {  // the second plan replaces the first
+    const PassRow row{.request = request, .tokens = 3};
+    const llamacpp::Pass& pass = cache.plan({&row, 1});
+    CHECK(pass.batch.n_tokens == 3);
+    CHECK(pass.batch.pos[0] == 139);
+  }
+  const PassRow row{.request = request, .tokens = 3};
+  decode_pass(engine, {&row, 1});
+  cache.commit(std::array{0}, {});
+  CHECK(cache.computed(request) == 142);
+  CHECK(cache.chunk(request, INT64_MAX) == 144 - 142);
+  cache.end(request, RequestEnd::preempted);
+  const Answer answer = engine.serve(prompt, 3);
+  CHECK(answer.reused == 142);
+  CHECK(largest_difference(plain, answer) < rounding);
+}

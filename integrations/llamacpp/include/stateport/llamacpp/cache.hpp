@@ -51,7 +51,7 @@ struct StartedRequest {
 struct Pass {
   PassId pass = 0;
   llama_batch batch = {};
-  std::span<const RowPlan> rows;
+  std::span<const RowPlan> rows;  ///< begin with tokens that a sequence has and the cache does not
   /// [rows] The number by which llama_get_logits_ith() gives the logits of the row's last token; -1: the row has no
   /// room, or its prompt goes on.
   std::span<const std::int32_t> outputs;
@@ -96,12 +96,12 @@ class Cache {
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt);
   /// Whether a load for the request is under way: chunk() answers 0 so long. Makes it go on.
   [[nodiscard]] bool is_loading(RequestId request);
-  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass: up to the next position at which a
-  /// state is kept. See RequestCache::chunk().
+  /// How many of the next `budget_tokens` tokens of the prompt, behind computed(), to run in one pass: up to the next
+  /// position at which a state is kept. See RequestCache::chunk().
   [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const;
-  /// Plans a pass, and restores the states and the KV that it begins with. The batch leaves out tokens that the
-  /// sequence has. Valid until the next call of plan or commit. Throws as RequestCache::plan(), for drafts, and for
-  /// more tokens than context.n_batch in the batch.
+  /// Plans a pass, and restores the states and the KV that it begins with. Rows count their tokens behind computed().
+  /// Valid until the next call of plan or commit. Throws as RequestCache::plan(), for drafts, and for more tokens than
+  /// context.n_batch in all.
   [[nodiscard]] const Pass& plan(std::span<const PassRow> rows);
   /// llama_decode did not run the pass, and left the context's memory as it was (answers 1 and -1).
   void cancel();
