@@ -313,10 +313,9 @@ class Cache::Impl {
   /// The sequence has the first tokens of the pass, and the state after them: nothing is restored.
   [[nodiscard]] static bool goes_on(const PassPlan& plan, Sequence& sequence) {
     const RowPlan& row = row_of(plan, sequence);
-    const bool within = sequence.ready_tokens > row.start;
-    if (!within) sequence.ready_tokens = 0;
+    if (sequence.ready_tokens < row.start) sequence.ready_tokens = 0;
     sequence.saved_tokens = row.start;
-    return within;
+    return sequence.ready_tokens > 0;
   }
 
   /// KV that the sequence lacks, then the state.

@@ -95,3 +95,13 @@ TEST_CASE("a chunk is no longer than its budget on a sequence that goes on") {
   CHECK(answer.reused == 142);
   CHECK(largest_difference(plain, answer) < rounding);
 }
+
+TEST_CASE("a sequence that has the state of a hit is not restored") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get());
+  const Answer turn = engine.serve(random_prompt(model.get(), 60, 1), 5);  // 64 tokens, and one that was not decoded
+  const Answer next = engine.serve(joined(joined(turn.prompt, turn.output), random_prompt(model.get(), 20, 2)));
+  CHECK(next.reused == 64);
+  CHECK(engine.cache().decisions().stats().hit_tokens == 64);  // the cache has the state, too
+  CHECK(engine.cache().image_work().restored_states == 0);
+}
