@@ -168,13 +168,16 @@ class Cache::Impl {
   }
 
   std::optional<StartedRequest> start(const Prompt& prompt) {
+    require(prompt.media.empty(), "media", prompt.media.size(), "are not supported");
     Prompt timed = prompt;
     if (timed.now_s == 0) timed.now_s = std::chrono::duration<double>(Clock::now() - begin_).count();
     const auto started = cache_->start(timed);
     if (!started) return std::nullopt;
     move(started->transfers);
     const std::int32_t slot = cache_->state(started->request).target().value();
-    Sequence& sequence = sequences_.take(slot, started->request, prompt.tokens);
+    Sequence& sequence = sequences_.take(slot, started->request, prompt);
+    if (sequence.name_space != prompt.name_space) keep(sequence, 0);
+    sequence.name_space = prompt.name_space;
     const auto held = static_cast<std::int64_t>(sequence.tokens.size());
     const bool goes_on =
         held < std::ssize(prompt.tokens) && common_tokens(sequence.tokens, prompt.tokens) == sequence.tokens.size();

@@ -16,11 +16,14 @@ Sequences::Sequences(std::int32_t count) : sequences_(static_cast<std::size_t>(c
   for (std::size_t i = 0; i < sequences_.size(); ++i) sequences_[i].id = static_cast<llama_seq_id>(i);
 }
 
-Sequence& Sequences::take(std::int32_t slot, RequestId request, std::span<const llama_token> prompt) {
+Sequence& Sequences::take(std::int32_t slot, RequestId request, const Prompt& prompt) {
+  const auto common_with = [&](const Sequence& sequence) {
+    return sequence.name_space == prompt.name_space ? common_tokens(sequence.tokens, prompt.tokens) : 0;
+  };
   Sequence* best = &of_slot(slot);
-  std::size_t most = common_tokens(best->tokens, prompt);
+  std::size_t most = common_with(*best);
   for (Sequence& other : sequences_) {
-    const std::size_t common = other.request ? 0 : common_tokens(other.tokens, prompt);
+    const std::size_t common = other.request ? 0 : common_with(other);
     if (common > most) {
       best = &other;
       most = common;

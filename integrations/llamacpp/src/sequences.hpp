@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/name_key.hpp>
 #include <stateport/core/model/ids.hpp>
+#include <stateport/core/serve/request_types.hpp>
 
 #include <llama.h>
 
@@ -18,6 +20,7 @@ struct Sequence {
   llama_seq_id id = 0;
   std::optional<RequestId> request;  ///< runs on it
   std::vector<llama_token> tokens;   ///< with KV in the context
+  Namespace name_space;              ///< of their prompt
   // Of the request:
   std::int64_t ready_tokens = 0;  ///< of the prompt, which the sequence has, with the state after them; 0: none
   std::int64_t saved_tokens = 0;  ///< whose KV is cached, in whole blocks
@@ -31,8 +34,8 @@ class Sequences {
   explicit Sequences(std::int32_t count);
 
   /// The sequence of live slot `slot`, which no request runs on: the one whose tokens have most in common with the
-  /// prompt changes places with it. O(count x tokens).
-  Sequence& take(std::int32_t slot, RequestId request, std::span<const llama_token> prompt);
+  /// prompt and are of its namespace changes places with it. O(count x tokens).
+  Sequence& take(std::int32_t slot, RequestId request, const Prompt& prompt);
 
   [[nodiscard]] Sequence& of_slot(std::int32_t slot) noexcept { return sequences_[static_cast<std::size_t>(slot)]; }
   /// Throws InvalidArgument for a request that does not run. O(count).

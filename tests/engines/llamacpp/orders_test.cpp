@@ -105,3 +105,22 @@ TEST_CASE("a sequence that has the state of a hit is not restored") {
   CHECK(engine.cache().decisions().stats().hit_tokens == 64);  // the cache has the state, too
   CHECK(engine.cache().image_work().restored_states == 0);
 }
+
+TEST_CASE("prompts of different namespaces share nothing") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get());
+  llamacpp::Cache& cache = engine.cache();
+  const Answer turn = engine.serve(random_prompt(model.get(), 60, 1), 4);
+  const Tokens next = joined(joined(turn.prompt, turn.output), random_prompt(model.get(), 20, 2));
+  Prompt prompt{.tokens = next, .name_space = {.extra_key = NameKey("an adapter")}};
+  const auto started = cache.start(prompt);
+  REQUIRE(started);
+  CHECK(started->reused_tokens == 0);
+  const PassRow row{.request = started->request, .tokens = 64};
+  CHECK(cache.plan({&row, 1}).batch.n_tokens == 64);
+  CHECK(cache.image_work().restored_blocks == 0);
+  cache.end(started->request, RequestEnd::preempted);
+  const MediaKey picture{.id = NameKey("a picture"), .first_token = 1};
+  prompt.media = {&picture, 1};
+  CHECK_THROWS_AS(static_cast<void>(cache.start(prompt)), InvalidArgument);
+}
