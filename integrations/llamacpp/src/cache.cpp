@@ -154,7 +154,7 @@ class Cache::Impl {
         images_(context, options.sequences),
         sizes_(test_context(context, images_, options.block_tokens)),
         cache_(make_request_cache(make_options(options_, sizes_))),
-        sequences_(options.sequences),
+        sequences_(options.sequences, options.block_tokens),
         states_(memory_, sizes_.state, checkpoint_slots(cache_->options()), stream_),
         kv_(memory_, sizes_.kv_block, kv_blocks(cache_->options()), stream_),
         batch_(llama_n_batch(context)) {

@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace stateport::llamacpp {
@@ -12,26 +13,26 @@ std::size_t common_tokens(std::span<const llama_token> a, std::span<const llama_
   return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-Sequences::Sequences(std::int32_t count) : sequences_(static_cast<std::size_t>(count)) {
+Sequences::Sequences(std::int32_t count, std::int32_t block_tokens)
+    : block_tokens_(static_cast<std::size_t>(block_tokens)), sequences_(static_cast<std::size_t>(count)) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) sequences_[i].id = static_cast<llama_seq_id>(i);
 }
 
 Sequence& Sequences::take(std::int32_t slot, RequestId request, const Prompt& prompt) {
-  const auto common_with = [&](const Sequence& sequence) {
-    return sequence.name_space == prompt.name_space ? common_tokens(sequence.tokens, prompt.tokens) : 0;
+  // A sequence whose tokens all begin the prompt loses nothing, an empty one neither. Of others whole blocks stay.
+  const auto rank = [&](const Sequence& sequence) {
+    const bool known = sequence.name_space == prompt.name_space;
+    const std::size_t common = known ? common_tokens(sequence.tokens, prompt.tokens) : 0;
+    const bool loses = common < sequence.tokens.size();
+    return std::tuple(!loses, loses ? common / block_tokens_ : common, -sequence.taken_at);
   };
   Sequence* best = &of_slot(slot);
-  std::size_t most = common_with(*best);
-  for (Sequence& other : sequences_) {
-    const std::size_t common = other.request ? 0 : common_with(other);
-    if (common > most) {
-      best = &other;
-      most = common;
-    }
-  }
+  for (Sequence& other : sequences_)
+    if (!other.request && rank(other) > rank(*best)) best = &other;
   std::swap(of_slot(slot), *best);
   Sequence& taken = of_slot(slot);
   taken.request = request;
+  taken.taken_at = ++takes_;
   taken.saved_tokens = 0;
   return taken;
 }

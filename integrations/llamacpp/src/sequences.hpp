@@ -21,6 +21,7 @@ struct Sequence {
   std::optional<RequestId> request;  ///< runs on it
   std::vector<llama_token> tokens;   ///< with KV in the context
   Namespace name_space;              ///< of their prompt
+  std::int64_t taken_at = 0;         ///< counts requests
   // Of the request:
   std::int64_t ready_tokens = 0;  ///< of the prompt, which the sequence has, with the state after them; 0: none
   std::int64_t saved_tokens = 0;  ///< whose KV is cached, in whole blocks
@@ -31,10 +32,11 @@ struct Sequence {
 /// The sequences, in the order of the cache's live slots: the state of live slot i is that of sequence i.
 class Sequences {
  public:
-  explicit Sequences(std::int32_t count);
+  Sequences(std::int32_t count, std::int32_t block_tokens);
 
-  /// The sequence of live slot `slot`, which no request runs on: the one whose tokens have most in common with the
-  /// prompt and are of its namespace changes places with it. O(count x tokens).
+  /// The sequence of live slot `slot`, which no request runs on. The best of all such sequences changes places with it:
+  /// the longest one that the prompt continues, else an empty one, else that which shares most whole blocks with the
+  /// prompt, and of equals the one that was taken first. Tokens of other namespaces share nothing. O(count x tokens).
   Sequence& take(std::int32_t slot, RequestId request, const Prompt& prompt);
 
   [[nodiscard]] Sequence& of_slot(std::int32_t slot) noexcept { return sequences_[static_cast<std::size_t>(slot)]; }
@@ -42,6 +44,8 @@ class Sequences {
   [[nodiscard]] Sequence& of(RequestId request);
 
  private:
+  std::size_t block_tokens_;
+  std::int64_t takes_ = 0;
   std::vector<Sequence> sequences_;
 };
 

@@ -124,3 +124,19 @@ TEST_CASE("prompts of different namespaces share nothing") {
   prompt.media = {&picture, 1};
   CHECK_THROWS_AS(static_cast<void>(cache.start(prompt)), InvalidArgument);
 }
+
+TEST_CASE("conversations that take turns stay on sequences of their own") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get(), {.sequences = 2, .memory_bytes = 64 << 20});
+  const Tokens shared = random_prompt(model.get(), 40, 1);
+  std::array<Tokens, 2> histories = {joined(shared, random_prompt(model.get(), 20, 2)),
+                                     joined(shared, random_prompt(model.get(), 20, 3))};
+  for (std::uint64_t turn = 0; turn < 3; ++turn) {
+    for (Tokens& history : histories) {
+      const Answer answer = engine.serve(history, 5);
+      if (turn > 0) CHECK(answer.reused == std::ssize(history) - 7 - 1);
+      history = joined(joined(history, answer.output), random_prompt(model.get(), 7, 4 + turn));
+    }
+  }
+  CHECK(engine.cache().image_work().restored_states == 0);
+}
