@@ -42,6 +42,18 @@ std::vector<float> decode(llama_context* context, std::int64_t first, std::int64
   return {logits, logits + words};
 }
 
+/// Empties the context's memory at its end.
+class Emptied {
+ public:
+  explicit Emptied(llama_context* context) : context_(context) {}
+  Emptied(const Emptied&) = delete;
+  Emptied& operator=(const Emptied&) = delete;
+  ~Emptied() { llama_memory_clear(llama_get_memory(context_), true); }
+
+ private:
+  llama_context* context_;
+};
+
 bool equal(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -50,6 +62,9 @@ bool equal(const std::vector<float>& a, const std::vector<float>& b) {
 
 ImageSizes test_context(llama_context* context, SequenceImages& images, std::int32_t block_tokens) {
   constexpr std::int64_t blocks = 3;
+  require(llama_n_ctx(context) > blocks * block_tokens, "context.n_ctx", llama_n_ctx(context),
+          "must be more than three blocks");
+  const Emptied emptied(context);
   std::vector<std::size_t> states, kv;
   for (std::int64_t block = 0; block < blocks; ++block) {
     static_cast<void>(decode(context, block * block_tokens, block_tokens));
@@ -81,7 +96,6 @@ ImageSizes test_context(llama_context* context, SequenceImages& images, std::int
   if (state != other) refuse(context, "a restored state has other bytes");
   if (!equal(decode(context, blocks * block_tokens, 1), wanted))
     refuse(context, "a restored sequence goes on with other logits");
-  llama_memory_clear(llama_get_memory(context), true);
   return sizes;
 }
 

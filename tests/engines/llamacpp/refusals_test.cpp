@@ -51,6 +51,9 @@ TEST_CASE("contexts and options that cannot be served are refused") {
   const std::string memory = with(&llamacpp::CacheOptions::memory_bytes, 100'000);
   CHECK(memory.starts_with("memory_bytes = 100000 (must hold a state of "));
   CHECK(memory.find("64 blocks of ") != std::string::npos);
+  params.n_ctx = 512;
+  CHECK(refusal(params, {.memory_bytes = 64 << 20, .block_tokens = 171, .checkpoint_tokens = 0}) ==
+        "context.n_ctx = 512 (must be more than three blocks)");
   params.n_batch = 8;
   CHECK(refusal(params, options) == "context.n_batch = 8 (must be a block or more)");
   params = parameters(2048, 3);
@@ -66,6 +69,7 @@ TEST_CASE("a context with sliding windows is refused") {
   REQUIRE(context != nullptr);
   CHECK_THROWS_WITH_AS(llamacpp::Cache(context.get(), params, "random weights", {.memory_bytes = 64 << 20}),
                        doctest::Contains("its states grow from "), InvalidArgument);
+  CHECK(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0) == -1);  // it can be used without a cache
 }
 
 TEST_CASE("a context whose memory is in use is refused") {
