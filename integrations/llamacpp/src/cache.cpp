@@ -171,7 +171,10 @@ class Cache::Impl {
     require(prompt.media.empty(), "media", prompt.media.size(), "are not supported");
     Prompt timed = prompt;
     if (timed.now_s == 0) timed.now_s = std::chrono::duration<double>(Clock::now() - begin_).count();
-    const auto started = cache_->start(timed);
+    auto started = cache_->start(timed);
+    // A request that ended while it was loading keeps its number until the load has ended. While no other request runs,
+    // no other call waits for it.
+    for (; !started && mover_ && !sequences_.runs_any(); started = cache_->start(timed)) end_transfers();
     if (!started) return std::nullopt;
     move(started->transfers);
     const std::int32_t slot = cache_->state(started->request).target().value();

@@ -37,6 +37,10 @@ Sequence& Sequences::take(std::int32_t slot, RequestId request, const Prompt& pr
   return taken;
 }
 
+bool Sequences::runs_any() const noexcept {
+  return std::ranges::any_of(sequences_, [](const Sequence& sequence) { return sequence.request.has_value(); });
+}
+
 Sequence& Sequences::of(RequestId request) {
   const auto found = std::ranges::find(sequences_, std::optional(request), &Sequence::request);
   require(found != sequences_.end(), "request", request, "does not run");

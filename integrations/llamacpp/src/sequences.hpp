@@ -40,6 +40,7 @@ class Sequences {
   Sequence& take(std::int32_t slot, RequestId request, const Prompt& prompt);
 
   [[nodiscard]] Sequence& of_slot(std::int32_t slot) noexcept { return sequences_[static_cast<std::size_t>(slot)]; }
+  [[nodiscard]] bool runs_any() const noexcept;
   /// Throws InvalidArgument for a request that does not run. O(count).
   [[nodiscard]] Sequence& of(RequestId request);
 

@@ -140,3 +140,26 @@ TEST_CASE("conversations that take turns stay on sequences of their own") {
   }
   CHECK(engine.cache().image_work().restored_states == 0);
 }
+
+TEST_CASE("a request that ends while it loads does not keep its sequence") {
+  const Model model = load("granitehybrid");
+  const Folder folder;
+  const llamacpp::CacheOptions options{.memory_bytes = 64 << 20, .files = folder.files()};
+  const Tokens prompt = random_prompt(model.get(), 200, 1);
+  {
+    CachedEngine engine(model.get(), options);
+    static_cast<void>(engine.serve(prompt));
+    engine.cache().drain();
+  }
+  for (const RequestEnd how : {RequestEnd::preempted, RequestEnd::aborted}) {
+    CachedEngine engine(model.get(), options);
+    PlainEngine plain(model.get());
+    const auto started = engine.cache().start({.tokens = prompt});
+    REQUIRE(started);
+    REQUIRE(started->loads);
+    engine.cache().end(started->request, how);
+    const Answer answer = engine.serve(prompt, 3);
+    CHECK(answer.reused == 192);
+    CHECK(largest_difference(plain, answer) < rounding);
+  }
+}

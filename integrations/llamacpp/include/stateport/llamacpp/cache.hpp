@@ -92,7 +92,8 @@ class Cache {
   ~Cache();
 
   /// Looks the prompt up and takes a sequence: that of an ended request whose tokens begin like the prompt, if there is
-  /// one. None: all sequences run. Throws as RequestCache::start(), and for media.
+  /// one. None: all sequences run; or others run, and one still loads for a request that has ended. Throws as
+  /// RequestCache::start(), and for media.
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt);
   /// Whether a load for the request is under way: chunk() answers 0 so long. Makes it go on.
   [[nodiscard]] bool is_loading(RequestId request);
