@@ -98,6 +98,7 @@ struct TiersObject final : Object {
   void begin(CacheTiers& cache, const Stream& stream, TransferPlan transfers);
   /// Begins those that wait. They still do if that throws for memory or for the stream.
   void begin_waiting(CacheTiers& cache, const Stream& stream) {
+    if (waiting.empty()) return;
     prepare(stream, waiting.size());
     try {
       begin(cache, stream, waiting);
