@@ -77,7 +77,7 @@ RequestCacheOptions make_options(const CacheOptions& options, const ImageSizes& 
       .max_requests = options.sequences,
       .max_request_tokens = options.request_tokens,
       .block_size_tokens = options.block_tokens,
-      .kv_tokens = std::min<std::int64_t>(blocks, 1 << 26) * options.block_tokens,
+      .kv_tokens = std::min(blocks, (std::int64_t{1} << 30) / options.block_tokens) * options.block_tokens,
       .eviction = EvictionOrder::hix,
       .memory = {.state_bytes = state_bytes,
                  .kv_bytes_per_token = std::max<std::int64_t>(1, kv_bytes / options.block_tokens)}};
@@ -336,11 +336,11 @@ class Cache::Impl {
     keep(sequence, common);
     for (std::int64_t first = common; first < row->start; first += block) {
       const std::int32_t slot = block_of(row->kv, first);
-      kv_.verify(slot, first + block, "KV");
+      kv_.verify(slot, prefix.first(static_cast<std::size_t>(first + block)), "KV");
       images_.load_kv(sequence.id, first, block, kv_.image(slot));
       ++work_.restored_blocks;
     }
-    states_.verify(state_slot, row->start, "a state");
+    states_.verify(state_slot, prefix, "a state");
     images_.load_state(sequence.id, states_.image(state_slot));
     ++work_.restored_states;
     if (images_.tokens(sequence.id) != row->start)
@@ -385,7 +385,7 @@ class Cache::Impl {
     for (; sequence.saved_tokens + block <= computed; sequence.saved_tokens += block) {
       const std::int32_t slot = block_of(kv, sequence.saved_tokens);
       images_.save_kv(sequence.id, sequence.saved_tokens, block, kv_.image(slot));
-      kv_.seal(slot, sequence.saved_tokens + block);
+      kv_.seal(slot, tokens.first(static_cast<std::size_t>(sequence.saved_tokens + block)));
       ++work_.saved_blocks;
     }
   }
@@ -396,8 +396,10 @@ class Cache::Impl {
     wait_for_copies();
     for (const SlotCopy& copy : copies) {
       const Sequence& sequence = sequences_.of_slot(copy.recurrent_src_slot);
+      if (!std::cmp_equal(images_.tokens(sequence.id), sequence.tokens.size()))
+        throw BackendError("llama_decode", "left a sequence of another length");
       images_.save_state(sequence.id, states_.image(copy.dst_slot));
-      states_.seal(copy.dst_slot, images_.tokens(sequence.id));
+      states_.seal(copy.dst_slot, sequence.tokens);
       ++work_.saved_states;
     }
   }

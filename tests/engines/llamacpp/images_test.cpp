@@ -104,15 +104,21 @@ TEST_CASE("an image in memory that has changed is found") {
   HostResource memory;
   const llamacpp::ImageStore store(memory, 1001, 2, Stream::default_stream());
   for (std::size_t i = 0; i < 1001; ++i) store.image(1)[i] = static_cast<std::byte>(i);
-  store.seal(1, 48);
-  store.verify(1, 48, "a state");
-  CHECK_THROWS_WITH_AS(store.verify(1, 47, "a state"),
+  Tokens prefix(48, 5);
+  store.seal(1, prefix);
+  store.verify(1, prefix, "a state");
+  CHECK_THROWS_WITH_AS(store.verify(1, first(prefix, 47), "a state"),
                        "the image of a state after 47 tokens, in slot 1, is not the one that was saved there",
                        std::runtime_error);
+  for (llama_token* const token : {&prefix.front(), &prefix.back()}) {
+    ++*token;
+    CHECK_THROWS_AS(store.verify(1, prefix, "a state"), std::runtime_error);
+    --*token;
+  }
   for (const std::size_t at : {std::size_t{0}, std::size_t{500}, std::size_t{1000}}) {
     store.image(1)[at] ^= std::byte{16};
-    CHECK_THROWS_AS(store.verify(1, 48, "a state"), std::runtime_error);
+    CHECK_THROWS_AS(store.verify(1, prefix, "a state"), std::runtime_error);
     store.image(1)[at] ^= std::byte{16};
   }
-  store.verify(1, 48, "a state");
+  store.verify(1, prefix, "a state");
 }

@@ -7,7 +7,7 @@
 #   build/llamacpp gets the models, and the tokens that each computed.
 # Another version, in the source archive of llama-cpp-python: cmake/bootstrap.sh test-llamacpp --sdist [ARCHITECTURE…]
 #   The tests of stateport::llamacpp alone: there is no llama-server to compare with. The cache folder keeps libllama,
-#   whose build takes 7 minutes of processor time. build/llamacpp-sdist gets the tests and the models.
+#   whose build takes 4 minutes of processor time. build/llamacpp-sdist gets the tests and the models.
 # Exit code 77: it could not be made, and why.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
