@@ -221,8 +221,8 @@ BLOCK_HASH = ("sha256", "xxh3_128")
 (PLACE_PASSES, PLACE_LAST, PLACE_BRANCH, PLACE_RUNGS, PLACE_EVERY) = range(5)
 CHECKPOINT_PLACEMENT = ("passes", "last", "branch", "rungs", "every")
 SlotLayout = struct("SlotLayout", layout_fingerprint=c_uint64, checkpoints=c_int32, separate_checkpoints=FLAG,
-                    scan_alignment_tokens=c_int32, placement=c_int32, spare_checkpoint_tokens=c_int64,
-                    decode_checkpoint_tokens=c_int64, budget_bytes=c_int64)
+                    scan_alignment_tokens=c_int32, placement=c_int32, breakpoint_saves=c_int32,
+                    spare_checkpoint_tokens=c_int64, decode_checkpoint_tokens=c_int64, budget_bytes=c_int64)
 StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
                     layout_fingerprint=c_uint64)
 ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t)
@@ -243,7 +243,7 @@ CacheStats = struct("CacheStats", requests=c_int64, requests_hit=c_int64, prompt
                     hit_flops=c_double, lost_requests=c_int64 * 16, lost_tokens=c_int64 * 16, lost_flops=c_double * 16,
                     evicted_states=c_int64, reuse_age_p50_s=c_double, reuse_age_p90_s=c_double,
                     eviction_age_p50_s=c_double, eviction_age_p90_s=c_double, evicted_kv_tokens=c_int64,
-                    kv_tokens=c_int64, states=c_int64)
+                    kv_tokens=c_int64, states=c_int64, breakpoints_kept=c_int64, breakpoints_refused=c_int64)
 Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,
                 kv=INT32S, count=c_size_t)
 TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
@@ -268,10 +268,11 @@ TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int
 (SEARCH_EVERYWHERE, SEARCH_KNOWN, SEARCH_DEVICE) = range(3)
 PROMPT_SEARCH = ("everywhere", "known", "device")
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=POINTER(Namespace), media=POINTER(MediaKey),
-                media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double, search=c_int32)
+                media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double, search=c_int32, breakpoints=INT64S,
+                breakpoint_count=c_size_t)
 StartedRequest = struct("StartedRequest", request=c_int64, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
                         load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32, transfers=POINTER(Transfer),
-                        transfer_count=c_size_t)
+                        transfer_count=c_size_t, breakpoints=INT64S, breakpoint_count=c_size_t)
 PassBatch = struct("PassBatch", request=INT64S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
 StateSave = plain_struct("StateSave", row=c_int32, offset=c_int32, slot=c_int32, in_scratch=c_int32)
 GroupPlan = struct("GroupPlan", clear=INT32S, clear_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t,
@@ -287,9 +288,11 @@ StepCommit = plain_struct("StepCommit", row=c_int32, live_step=c_int32, live_slo
                           kept_slot=c_int32)
 GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
                      from_scratch_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t)
+RefusedBreakpoint = plain_struct("RefusedBreakpoint", request=c_int64, tokens=c_int64)
 PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),
                     transfers=POINTER(Transfer), transfer_count=c_size_t, has_next=c_int32, published_states=c_int32,
-                    dropped_states=c_int32)
+                    dropped_states=c_int32, refused_breakpoints=POINTER(RefusedBreakpoint),
+                    refused_breakpoint_count=c_size_t)
 RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S, kv_count=c_size_t,
                         kv_tokens_per_id=c_int32)
 HitPlaces = struct("HitPlaces", tokens=c_int64, kv=INT32S, kv_count=c_size_t, kv_tokens_per_id=c_int32, state=c_int32)

@@ -58,6 +58,7 @@ struct CacheObject final : Object {
     for (GroupCommitArrays& commit : commits) commit.reserve(requests, saves_max(cache->options()));
     state.reserve(1, 0, 0);
     end_copies.reserve(1);
+    refused.reserve(requests * breakpoints_max);
     if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 
@@ -91,6 +92,7 @@ struct CacheObject final : Object {
   std::vector<PassRow> rows;
   std::vector<stateport_transfer> transfers;
   std::vector<stateport_slot_copy> end_copies;
+  std::vector<stateport_refused_breakpoint> refused;
 };
 
 }  // namespace stateport::c

@@ -43,6 +43,7 @@ SlotLayout read_slot_layout(const stateport_slot_layout* layout) {
           .separate_checkpoints = given.separate_checkpoints != 0,
           .scan_alignment_tokens = given.scan_alignment_tokens,
           .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
+          .breakpoint_saves = given.breakpoint_saves,
           .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
           .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
           .budget_bytes = given.budget_bytes};
@@ -113,7 +114,9 @@ stateport_started_request to_c(const StartedRequest& started) noexcept {
           .lost_tokens = started.lost_tokens,
           .load_tokens = load.tokens,
           .load_bytes = load.bytes,
-          .load_medium = static_cast<std::int32_t>(load.medium)};
+          .load_medium = static_cast<std::int32_t>(load.medium),
+          .breakpoints = started.breakpoints.data(),
+          .breakpoint_count = started.breakpoints.size()};
 }
 
 stateport_cache_event to_c(const CacheEvent& event) noexcept {
@@ -142,7 +145,9 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
                                     .eviction_age_p90_s = stats.eviction_ages.quantile_s(most),
                                     .evicted_kv_tokens = usage.evicted_kv_tokens,
                                     .kv_tokens = usage.kv_tokens,
-                                    .states = usage.states};
+                                    .states = usage.states,
+                                    .breakpoints_kept = stats.breakpoints_kept,
+                                    .breakpoints_refused = stats.breakpoints_refused};
   for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
     reported.lost_requests[reason + 1] = stats.lost[reason].requests;
     reported.lost_tokens[reason + 1] = stats.lost[reason].tokens;

@@ -41,7 +41,8 @@ struct ReadPrompt {
                .media = {},
                .hint = read_hint(given.hint, "hint"),
                .now_s = given.now_s,
-               .search = enumerator(given.search, PromptSearch::device, "search")} {
+               .search = enumerator(given.search, PromptSearch::device, "search"),
+               .breakpoints = array(given.breakpoints, given.breakpoint_count, "breakpoints")} {
     for (const stateport_media_key& key : read_structs(given.media, given.media_count, "media")) {
       const auto id = array(static_cast<const char*>(key.id), key.id_bytes, "id");
       media.push_back({std::string_view(id.data(), id.size()), key.first_token});
@@ -109,6 +110,9 @@ class CommitRoom {
   void write(const PassCommit& commit, CacheObject& cache) const {
     for (std::size_t group = 0; group < commit.groups.size(); ++group) cache.commits[group].set(commit.groups[group]);
     groups_.write(cache.commits);
+    cache.refused.clear();
+    for (const RefusedBreakpoint& each : commit.refused_breakpoints)
+      cache.refused.push_back({each.request.value(), each.tokens});
     if (commit.next) {
       cache.plan.set(*commit.next, nullptr);
       next_->write(cache.plan);
@@ -120,7 +124,9 @@ class CommitRoom {
                .transfer_count = commit.transfers.size(),
                .has_next = commit.next ? 1 : 0,
                .published_states = commit.published_states,
-               .dropped_states = commit.dropped_states});
+               .dropped_states = commit.dropped_states,
+               .refused_breakpoints = cache.refused.data(),
+               .refused_breakpoint_count = cache.refused.size()});
   }
 
  private:

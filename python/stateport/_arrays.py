@@ -39,6 +39,7 @@ TRANSFER = record_of(_c.Transfer)
 TRANSFER_RESULT = record_of(_c.TransferResult)
 STATE_SAVE = record_of(_c.StateSave)
 STEP_COMMIT = record_of(_c.StepCommit)
+REFUSED_BREAKPOINT = record_of(_c.RefusedBreakpoint)
 CACHE_EVENT = record_of(_c.CacheEvent)
 
 

@@ -39,6 +39,8 @@ class SlotLayout:
     scan_alignment_tokens: a pass over a prompt can save the state at its multiples from the start of the pass; 0: every
     token; -1: only at its end.
     placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
+    breakpoint_saves: named positions at which a pass saves its state on its way, from 0 to 8: each costs a scratch
+    state of every request. At the others `chunk` ends the pass.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
     decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only at the end of a request.
     budget_bytes: > 0: the bytes of cached KV and checkpoints together."""
@@ -48,6 +50,7 @@ class SlotLayout:
     separate_checkpoints: bool = False
     scan_alignment_tokens: int = 0
     placement: str = "passes"
+    breakpoint_saves: int = 0
     spare_checkpoint_tokens: int = 0
     decode_checkpoint_tokens: int = 0
     budget_bytes: int = 0
@@ -157,7 +160,8 @@ class StartedRequest:
     a tier (load_bytes, from load_medium), and the first pass begins behind that many tokens; until then `chunk` answers
     0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens from "remote":
     that tier is being asked first. Until then `loading` of the request is true. transfers: TRANSFER [n], see
-    CacheTiers."""
+    CacheTiers. breakpoints: where the checkpoints that the prompt named are to lie: rounded down to whole blocks, in
+    columns to those of the last group; 0: nowhere."""
 
     request: int
     reused_tokens: int
@@ -167,18 +171,21 @@ class StartedRequest:
     load_bytes: int
     load_medium: str
     transfers: Records = dataclasses.field(repr=False, compare=False)
+    breakpoints: tuple[int, ...] = ()
 
 
 def started(struct: Any, transfers: Records) -> StartedRequest:
     return StartedRequest(struct.request, struct.reused_tokens, LOST_REASONS[struct.lost], struct.lost_tokens,
-                          struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium], transfers)
+                          struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium], transfers,
+                          tuple(struct.breakpoints[:struct.breakpoint_count]))
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheStats:
     """Counters since the cache was made. lost_…: by reason, those that occurred. Ages are upper bounds, powers of two,
     of states since their last use; 0: none was counted. kv_tokens: of whole blocks, cached or of running requests.
-    states: checkpoints; in columns: blocks of states, with those of running requests."""
+    states: checkpoints; in columns: blocks of states, with those of running requests. breakpoints_kept,
+    breakpoints_refused: named positions that a pass left a checkpoint at, and ran over without one."""
 
     requests: int
     requests_hit: int
@@ -196,6 +203,8 @@ class CacheStats:
     evicted_kv_tokens: int
     kv_tokens: int
     states: int
+    breakpoints_kept: int
+    breakpoints_refused: int
 
 
 @dataclasses.dataclass(frozen=True)

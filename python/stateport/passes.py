@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stateport import _c
-from stateport._arrays import SLOT_COPY, STATE_SAVE, STEP_COMMIT, Int32s, Int64s, Records, copied
+from stateport._arrays import (
+    REFUSED_BREAKPOINT,
+    SLOT_COPY,
+    STATE_SAVE,
+    STEP_COMMIT,
+    Int32s,
+    Int64s,
+    Records,
+    copied,
+)
 from stateport.cache_tiers import NO_TRANSFERS, answered_transfers
 from stateport.errors import ClosedError, InvalidArgument
 
@@ -250,13 +259,16 @@ class PassCommit:
 
     next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
-    room. transfers: TRANSFER [n], which come before the copies (CacheTiers)."""
+    room. refused_breakpoints: REFUSED_BREAKPOINT [n], named positions that the pass ran over without leaving a
+    checkpoint: there was no room, or it could neither stop nor save there. transfers: TRANSFER [n], which come before the copies (CacheTiers)."""
 
     def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
         self.transfers = answered_transfers(struct)
         self.groups = tuple(GroupCommit(group) for group in groups)
         self.published_states = int(struct.published_states)
         self.dropped_states = int(struct.dropped_states)
+        self.refused_breakpoints: Records = copied(struct.refused_breakpoints, struct.refused_breakpoint_count,
+                                                   REFUSED_BREAKPOINT)
         self.next = upcoming if struct.has_next else None
 
     def __repr__(self) -> str:

@@ -99,18 +99,21 @@ class RequestCache(CacheTiers):
 
     def start(self, tokens: Any, *, namespace: Namespace | None = None, media: Sequence[MediaKey] = (),
               hint: ReuseHint | None = None, now_s: float = 0.0,
-              search: str = "everywhere") -> StartedRequest | None:
+              search: str = "everywhere", breakpoints: Any = ()) -> StartedRequest | None:
         """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes the memory
         that it needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back
         but after `reset`.
-        search: "everywhere"; "known", the remote tier is not asked for images; "device", nothing is loaded."""
+        search: "everywhere"; "known", the remote tier is not asked for images; "device", nothing is loaded.
+        breakpoints: at most 8 ascending positions at which later prompts may leave this one: where its system prompt or
+        the text before its answer ends. The passes leave a checkpoint at each, whatever the placement: `chunk` ends
+        there, or the pass saves its state on its way."""
         if search not in SEARCHES:
             raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
-        array = int32s("tokens", tokens)
+        array, named = int32s("tokens", tokens), int64s("breakpoints", breakpoints)
         prompt = _c.Prompt(tokens=address(array), count=len(array),
                            name_space=struct_of("namespace", namespace, Namespace), media=media_rows(media),
                            media_count=len(media), hint=struct_of("hint", hint, ReuseHint), now_s=now_s,
-                           search=SEARCHES.index(search))
+                           search=SEARCHES.index(search), breakpoints=address(named), breakpoint_count=len(named))
         out, done = _c.StartedRequest(), ctypes.c_size_t()
         with self._turn:
             try:

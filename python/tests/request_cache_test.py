@@ -175,7 +175,7 @@ def prompt_of(draw: random.Random, earlier: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("combination", COMBINATIONS)
 def test_random_requests_never_read_a_wrong_state(combination: str) -> None:
-    hits = inserted = 0
+    hits = inserted = kept = 0
     for seed in seeds(25):
         print("combination", combination, "seed", seed)
         draw = random.Random(seed)
@@ -183,7 +183,8 @@ def test_random_requests_never_read_a_wrong_state(combination: str) -> None:
             engine, earlier = Engine(cache, draw), list[list[int]]()
             for now in range(40):
                 prompt = prompt_of(draw, earlier)[:180]
-                if engine.start(prompt, draw.randint(1, 5), now_s=float(now)) is not None:
+                named = sorted(draw.sample(range(1, len(prompt) + 1), min(draw.choice([0, 0, 1, 8]), len(prompt))))
+                if engine.start(prompt, draw.randint(1, 5), now_s=float(now), breakpoints=named) is not None:
                     earlier.append(prompt)
                 for _ in range(draw.randint(0, 4)):
                     engine.step()
@@ -197,11 +198,42 @@ def test_random_requests_never_read_a_wrong_state(combination: str) -> None:
             stats = cache.stats()
             hits += stats.hit_tokens
             assert stats.requests == len(earlier)
+            kept += stats.breakpoints_kept
             events = cache.take_events(1 << 16)
             assert list(events["sequence"]) == list(range(1, len(events) + 1))
             assert sum(stats.lost_tokens.values()) + stats.hit_tokens == stats.prompt_tokens
     assert hits > 1000, "the prompts share too little to prove anything"
-    assert inserted > 1000
+    assert inserted > 1000 and kept > 200
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_a_prompt_continues_where_it_leaves_another_one_at_a_named_position(combination: str) -> None:
+    layout = {"groups": [sp.StateGroup(16, 40, layout_fingerprint=7)]} if combination.endswith("columns") else {
+        "checkpoints": 8, "layout_fingerprint": 3, "scan_alignment_tokens": -1}
+    cache = make_cache(combination, max_requests=2, max_request_tokens=256, kv_tokens=512, **layout)
+    prompt = list(range(100))
+    started = cache.start(prompt, breakpoints=[5, 40, 99])
+    assert started is not None and started.breakpoints == (0, 32, 96)
+    computed = 0
+    while computed < len(prompt):
+        tokens = int(cache.chunk([started.request], [100])[0])
+        computed += tokens
+        plan = cache.plan([started.request], [tokens])
+        commit = cache.commit(plan, [int(computed == len(prompt))], [7] if computed == len(prompt) else [])
+        assert len(commit.refused_breakpoints) == 0
+    other = cache.start([*prompt[:40], 200, 201])
+    assert other is not None and other.reused_tokens == 32
+    stats = cache.stats()
+    assert (stats.breakpoints_kept, stats.breakpoints_refused) == (2, 0)
+
+
+def test_a_named_position_without_a_checkpoint_is_named() -> None:
+    cache = make()
+    started = cache.start(list(range(100)), breakpoints=[32])
+    assert started is not None
+    commit = cache.commit(cache.plan([started.request], [64]), [0], [])
+    assert commit.refused_breakpoints.tolist() == [(started.request, 32)]
+    assert cache.stats().breakpoints_refused == 1
 
 
 def make(combination: str = "tree_slots", **options: Any) -> sp.RequestCache:
@@ -244,6 +276,9 @@ def test_bad_calls_are_refused_and_change_nothing() -> None:
         (lambda: cache.start([]), "prompt = 0"), (lambda: cache.start([1, 2**40]), "1099511627776"),
         (lambda: cache.start([[1, 2], [3, 4]]), "tokens has 2 dimensions"), (lambda: cache.start([1.5]), "float64"),
         (lambda: cache.start(list(range(300))), "300"),
+        (lambda: cache.start([1, 2, 3], breakpoints=[0]), "breakpoints = 0"),
+        (lambda: cache.start([1, 2, 3], breakpoints=[4]), "breakpoints = 4"),
+        (lambda: cache.start([1, 2, 3], breakpoints=["a"]), "breakpoints has elements"),
         (lambda: cache.chunk([request], []), "budgets has 0 elements, and requests 1"),
         (lambda: cache.chunk([99], [1]), "99"), (lambda: cache.plan([request], [4]), "4"),
         (lambda: cache.plan([request, request], [1, 1]), str(request)), (lambda: cache.plan([request], [1, 2]), "2"),

@@ -347,6 +347,9 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   }
   CHECK_OK(status);
   CHECK(done == 1 && started.reused_tokens < count);
+  CHECK(started.breakpoint_count == asked.breakpoint_count);
+  for (size_t i = 0; i < asked.breakpoint_count; ++i)
+    CHECK(started.breakpoints[i] <= asked.breakpoints[i] && started.breakpoints[i] % engine_block_tokens == 0);
   request->id = started.request;
   memcpy(request->tokens, prompt, (size_t)count * sizeof *prompt);
   request->known = request->reported = request->prompt = count;

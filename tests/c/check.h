@@ -95,6 +95,7 @@ void test_inserted_prefixes(void);
 void test_insert_without_room(void);
 void test_request_hints(void);
 void test_request_placement(void);
+void test_request_breakpoints(void);
 void test_request_names(void);
 void test_colliding_keys(void);
 void test_request_cache_refusals(void);

@@ -45,6 +45,7 @@ int main(void) {
   test_insert_without_room();
   test_request_hints();
   test_request_placement();
+  test_request_breakpoints();
   test_request_names();
   test_colliding_keys();
   test_request_cache_refusals();

@@ -345,6 +345,9 @@ static void refuse_slots(void) {
   setup.slots.placement = 5;
   refuse(&setup, "placement = 5");
   setup.slots.placement = 0;
+  setup.slots.breakpoint_saves = 9;
+  refuse(&setup, "breakpoint_saves = 9");
+  setup.slots.breakpoint_saves = 0;
   setup.slots.budget_bytes = 7;
   refuse(&setup, "budget_bytes = 7");
   setup.slots.budget_bytes = 0;

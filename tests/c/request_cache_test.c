@@ -40,7 +40,11 @@ static void start_one(engine* self, int index, int32_t (*prompts_tokens)[engine_
   int32_t tokens[engine_prompt_max + output_max];
   const int32_t count = counts[prompt] + (engine_random(self, 2) == 0 ? 0 : engine_random(self, output_max));
   engine_oracle(prompts_tokens[prompt], counts[prompt], tokens, count);
+  const int64_t named[] = {1 + engine_random(self, count), count};
+  self->names.breakpoints = named;
+  self->names.breakpoint_count = named[0] < count ? (size_t)engine_random(self, 3) : 0;
   engine_start(self, index, tokens, count, count + 1 + engine_random(self, output_max));
+  self->names.breakpoint_count = 0;
 }
 
 /// Requests come and go, and every read is right. Returns tokens that were not computed again.
@@ -286,6 +290,63 @@ void test_request_names(void) {
     self.names.media = &image;
     CHECK(reused(&self, prompt, 17) == 16);
     CHECK_OK(stateport_request_cache_destroy(cache));
+  }
+}
+
+/// A prompt that leaves another one at a named position continues from there. A pass that runs over one says so.
+void test_request_breakpoints(void) {
+  static engine self;
+  enum { count = 6 * engine_block_tokens + 1 };
+  int32_t prompt[count];
+  for (int at = 0; at < count; ++at) prompt[at] = at;
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    cache_setup setup;
+    make_setup(&setup, kind, 0, false);
+    setup.slots.scan_alignment_tokens = -1;
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+    engine_make(&self, cache, &setup.options, 1);
+    const int64_t named[] = {2, 3 * engine_block_tokens};
+    self.names.breakpoints = named;
+    self.names.breakpoint_count = 2;
+    serve_once(&self, prompt, count);
+    self.names.breakpoint_count = 0;
+    prompt[3 * engine_block_tokens] = 99;
+    const int64_t hit = reused(&self, prompt, count);
+    CHECK(kind >= hash_columns || hit == 3 * engine_block_tokens);
+    prompt[0] = 98;  // shares nothing
+    const stateport_prompt asked = {
+        .size = sizeof asked, .tokens = prompt, .count = count, .breakpoints = named, .breakpoint_count = 2};
+    stateport_started_request started = {.size = sizeof started};
+    size_t done = 0;
+    CHECK_OK(stateport_request_cache_start(cache, &asked, 1, &started, &done));
+    CHECK(started.breakpoint_count == 2 && started.breakpoints[0] == 0 && started.breakpoints[1] >= hit);
+    if (kind < hash_columns) {
+      const int32_t tokens = 5 * engine_block_tokens;
+      const stateport_pass_batch batch = {
+          .size = sizeof batch, .request = &started.request, .tokens = &tokens, .rows = 1};
+      stateport_pass_plan plan = {.size = sizeof plan};
+      CHECK_OK(stateport_request_cache_plan(cache, &batch, &plan));
+      const int32_t none = 0;
+      stateport_pass_commit commit = {.size = sizeof commit};
+      CHECK_OK(stateport_request_cache_commit(cache, plan.pass, &none, 1, NULL, 0, &commit));
+      CHECK(commit.refused_breakpoint_count == 1 && commit.refused_breakpoints[0].request == started.request &&
+            commit.refused_breakpoints[0].tokens == 3 * engine_block_tokens);
+      stateport_cache_stats stats = {.size = sizeof stats};
+      CHECK_OK(stateport_request_cache_stats(cache, &stats));
+      CHECK(stats.breakpoints_kept == 1 && stats.breakpoints_refused == 1);
+    }
+    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
+    const int64_t wrong[] = {4, 3};
+    stateport_prompt refused = asked;
+    refused.breakpoints = wrong;
+    CHECK_REFUSED(stateport_request_cache_start(cache, &refused, 1, &started, &done), STATEPORT_INVALID_ARGUMENT,
+                  "breakpoints = 3");
+    refused.breakpoints = NULL;
+    CHECK_REFUSED(stateport_request_cache_start(cache, &refused, 1, &started, &done), STATEPORT_INVALID_ARGUMENT,
+                  "breakpoints");
+    CHECK_OK(stateport_request_cache_destroy(cache));
+    for (int at = 0; at < count; ++at) prompt[at] = at;
   }
 }
 

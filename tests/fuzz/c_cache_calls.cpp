@@ -60,6 +60,7 @@ void unusual(World& world, Setup& setup) {
   setup.options.position_tokens = world.capacity();
   setup.slots.budget_bytes = world.wide_number();
   setup.slots.spare_checkpoint_tokens = world.wide_number();
+  setup.slots.breakpoint_saves = world.number();
 }
 
 void set_groups(World& world, stateport_column_layout& columns, std::size_t count) {

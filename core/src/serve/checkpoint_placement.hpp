@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace stateport::detail {
@@ -27,9 +28,15 @@ struct PromptCheckpoints {
   std::int64_t spare = 0;         ///< SlotLayout::spare_checkpoint_tokens
   std::int64_t decode_every = 0;  ///< SlotLayout::decode_checkpoint_tokens
   std::int64_t scan_step = 1;     ///< distance in tokens at which a pass can save its state; 0: only at its end
+  std::span<const std::int64_t> named = {};  ///< RequestRecord::breakpoints()
+  std::int32_t named_saves = 0;              ///< SlotLayout::breakpoint_saves
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
+
+  [[nodiscard]] constexpr bool is_named(std::int64_t at) const noexcept {
+    return std::ranges::find(named, at) != named.end();
+  }
 
   /// Whether the placement wants the state after `at` tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
@@ -57,13 +64,14 @@ struct PromptCheckpoints {
   }
   /// Whether it would be placed there too if that took nothing from others.
   [[nodiscard]] constexpr bool wants_if_spare(std::int64_t at) const noexcept {
-    return spare > 0 && at % spare == 0 && at > cached && at <= prompt && !wants(at);
+    return spare > 0 && at % spare == 0 && at > cached && at <= prompt && !wants(at) && !is_named(at);
   }
 
   /// Whether the state at the end of a pass, of the prompt or behind it, is a checkpoint.
   [[nodiscard]] constexpr bool ends_on_checkpoint(std::int64_t start, std::int64_t end) const noexcept {
     if (end % block != 0) return false;
     if (end > prompt) return decode_every > 0 && end % decode_every == 0;
+    if (is_named(end)) return true;
     if (placement != CheckpointPlacement::passes || !by_block || end == prompt) return wants_end(start, end);
     return end == prompt / block * block || end == cached || scan_step == 0;
   }
@@ -75,6 +83,38 @@ struct PromptCheckpoints {
   void saves(std::int64_t start, std::int64_t end, std::vector<std::int64_t>& positions) const {
     positions.clear();
     if (scan_step == 0) return;
+    place(start, end, positions);
+    each_named(start, end, [&](std::int64_t at, bool is_saved) {
+      const auto next = std::ranges::lower_bound(positions, at);
+      if (is_saved && (next == positions.end() || *next != at)) positions.insert(next, at);
+      return true;
+    });
+  }
+  /// Where a pass over the prompt ends that could run up to `end`: at the first named position that it cannot save.
+  [[nodiscard]] constexpr std::int64_t cut(std::int64_t start, std::int64_t end) const {
+    each_named(start, end, [&](std::int64_t at, bool is_saved) {
+      if (!is_saved) end = at;
+      return is_saved;
+    });
+    return end;
+  }
+
+ private:
+  /// Calls visit(at, is_saved) for the named positions inside the pass, ascending, until it answers false.
+  /// `is_saved`: the pass saves its state there.
+  template <class Visit>
+  constexpr void each_named(std::int64_t start, std::int64_t end, Visit&& visit) const {
+    std::int32_t saved = 0;
+    std::int64_t before = start;
+    for (const std::int64_t at : named) {
+      if (at <= before) continue;
+      if (at >= end) return;
+      before = at;
+      const bool placed = placement != CheckpointPlacement::passes && wants(at);
+      if (!visit(at, can_save(start, at) && (placed || saved++ < named_saves))) return;
+    }
+  }
+  void place(std::int64_t start, std::int64_t end, std::vector<std::int64_t>& positions) const {
     const auto add = [&](std::int64_t at) {
       if (at < end && can_save(start, at) && (positions.empty() || at > positions.back())) positions.push_back(at);
     };
@@ -106,7 +146,17 @@ struct PromptCheckpoints {
           .prompt = record.prompt_tokens,
           .spare = layout.spare_checkpoint_tokens,
           .decode_every = layout.decode_checkpoint_tokens,
-          .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1)};
+          .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1),
+          .named = record.breakpoints(),
+          .named_saves = layout.breakpoint_saves};
+}
+
+/// How much of the prompt the next pass runs: see RequestIndex::split.
+[[nodiscard]] inline PromptChunk split_at_checkpoints(const RequestBook& book, RequestId request, std::int64_t start,
+                                                      std::int64_t tokens) {
+  if (!book.record(request).breakpoints().empty())
+    tokens = checkpoints_of(book, request).cut(start, start + tokens) - start;
+  return {.tokens = tokens, .least_budget = 1};
 }
 
 /// Whether the state at the end of the row is a checkpoint: one that is inserted always is, if it is whole blocks.

@@ -274,6 +274,8 @@ void ColumnRows::settle_all(const Pass& pass, std::size_t index, std::size_t gro
 
 PromptChunk ColumnRows::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
   if (mode_ != AlignMode::align) return {.tokens = tokens, .least_budget = 1};
+  for (const std::int64_t at : record.breakpoints())
+    if (at > start) tokens = std::min(tokens, at - start);
   const ChunkRequest wanted{
       .start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
   return {.tokens = split_chunk(wanted, grid()), .least_budget = least_chunk(wanted, grid())};

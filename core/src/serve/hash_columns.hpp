@@ -32,6 +32,9 @@ class HashColumns final : public RequestIndex {
   }
   void publish(Pass&) override {}
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override {
+    return kv_.finds_all(request, tokens) && has_states(request, tokens);
+  }
   void forget_all() override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override {
     return rows_.split(record, start, tokens);

@@ -103,6 +103,10 @@ void HashSlots::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
   for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
 }
 
+PromptChunk HashSlots::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
+  return split_at_checkpoints(book_, record.id, start, tokens);
+}
+
 void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
@@ -160,12 +164,20 @@ void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoi
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, book_);
+  checkpoint.named = std::ranges::find(record(request).breakpoints(), tokens) != record(request).breakpoints().end();
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
   if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;
   noted = commit_;
   checkpoints_.push_back(checkpoint);
   blocks_.push_back(checkpoint.block);
+}
+
+bool HashSlots::has_state(RequestId request, std::int64_t tokens) const {
+  const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  const GrowingHashes& hashes = kv_.hashes(request);
+  return kv_.finds_all(request, tokens) &&
+         allocator_.find_tagged(hashes.keys()[index], tag_of(hashes, tokens, book_)).has_value();
 }
 
 void HashSlots::publish(Pass&) {
@@ -189,11 +201,18 @@ void HashSlots::publish(Pass&) {
   to_report_.clear();
 }
 
-/// The last ones, of a row the deepest; those whose block has a slot need none.
+/// Those that have names, then the last ones, of a row the deepest. Those whose block has a slot need none.
 void HashSlots::keep_what_fits(std::int64_t available) {
+  const auto needs_room = [&](const Checkpoint& checkpoint) { return !allocator_.has_state(checkpoint.block); };
+  std::int64_t for_named =
+      std::ranges::count_if(checkpoints_, [&](const Checkpoint& each) { return each.named && needs_room(each); });
+  for_named = std::min(for_named, available);
+  std::int64_t for_others = available - for_named;
   std::size_t first = checkpoints_.size();
-  for (std::size_t i = checkpoints_.size(); i-- > 0;)
-    if (allocator_.has_state(checkpoints_[i].block) || available-- > 0) checkpoints_[--first] = checkpoints_[i];
+  for (std::size_t i = checkpoints_.size(); i-- > 0;) {
+    std::int64_t& room = checkpoints_[i].named ? for_named : for_others;
+    if (!needs_room(checkpoints_[i]) || room-- > 0) checkpoints_[--first] = checkpoints_[i];
+  }
   checkpoints_.erase(checkpoints_.begin(), checkpoints_.begin() + static_cast<std::ptrdiff_t>(first));
   blocks_.clear();
   for (const Checkpoint& checkpoint : checkpoints_) blocks_.push_back(checkpoint.block);

@@ -22,6 +22,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass&) override {}
@@ -29,6 +30,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] std::int64_t quiet_until(RequestId request) const override;
   void publish(Pass& pass) override;
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override;
   void forget_all() override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
@@ -65,6 +67,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
     SlotId from;           ///< scratch or live
     std::int32_t row = 0;  ///< step: of the pass
     std::int32_t step = 0;
+    bool named = false;  ///< a position of Prompt::breakpoints
   };
 
   void on_blocks_unreferenced(std::span<const BlockId>) override {}

@@ -57,6 +57,12 @@ BlockId HashedKv::findable(RequestId request, std::size_t i) const {
   return found.valid() && prefix_of_[found.index()] == hashes.prefixes()[i] ? found : BlockId{};
 }
 
+bool HashedKv::finds_all(RequestId request, std::int64_t tokens) const {
+  auto block = static_cast<std::size_t>(tokens / block_size_);
+  while (block > 0 && findable(request, block - 1).valid()) --block;
+  return block == 0;
+}
+
 std::size_t HashedKv::cached_blocks(RequestId request) const {
   const Row& row = rows_[request.index()];
   std::size_t blocks = row.blocks.size();

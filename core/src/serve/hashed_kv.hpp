@@ -40,6 +40,8 @@ class HashedKv final : private BlockListener {
   }
   /// The block by which others find the content of the i-th block of the request's prompt; none: it cannot be found.
   [[nodiscard]] BlockId findable(RequestId request, std::size_t i) const;
+  /// Others find the first `tokens` tokens of the request's prompt, whole blocks: no other content has the key of one.
+  [[nodiscard]] bool finds_all(RequestId request, std::int64_t tokens) const;
   /// The blocks of `tokens`, all of which are computed, can be found from now on. Where a block with the same content
   /// can be found already, the request holds that one from now on, and its own is free: no content is cached twice.
   void register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names);

@@ -10,6 +10,7 @@
 #include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
 
+#include <utility>
 #include <variant>
 
 namespace stateport {
@@ -58,6 +59,8 @@ void require_layout(const RequestCacheOptions& options, const SlotLayout& layout
           "decode_checkpoint_tokens", layout.decode_checkpoint_tokens, "must be whole blocks");
   require(layout.placement >= CheckpointPlacement::passes && layout.placement <= CheckpointPlacement::every,
           "placement", static_cast<int>(layout.placement), "is not a placement");
+  require(layout.breakpoint_saves >= 0 && std::cmp_less_equal(layout.breakpoint_saves, breakpoints_max),
+          "breakpoint_saves", layout.breakpoint_saves, "must be from 0 to 8, the positions that a prompt can name");
   const std::int64_t spare = layout.spare_checkpoint_tokens;
   require(spare >= 0 && spare % block == 0, "spare_checkpoint_tokens", spare, "must be whole blocks");
   require(spare == 0 || (options.index == CacheIndex::tree && layout.placement != CheckpointPlacement::passes),

@@ -31,6 +31,9 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
   }
   void publish(Pass&) override {}
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override {
+    return kv_.has_state(request, tokens);
+  }
   void forget_all() override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override {
     return rows_.split(record, start, tokens);

@@ -61,6 +61,10 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   return opened;
 }
 
+PromptChunk RadixSlots::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
+  return split_at_checkpoints(book_, record.id, start, tokens);
+}
+
 void RadixSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
@@ -83,8 +87,8 @@ void RadixSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
-/// If room is short, the deepest states that are placed get it: they serve the prompts that continue this one. That of
-/// the end takes its slot when the pass settles.
+/// If room is short, states that have names get it, then the deepest ones that are placed: they serve the prompts that
+/// continue this one. That of the end takes its slot when the pass settles.
 void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   const PromptCheckpoints placement = checkpoints_of(book_, row.request);
   const std::int64_t end = row.start + row.tokens;
@@ -92,15 +96,17 @@ void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   const std::int32_t of_end = !by_pass && ends_on_checkpoint(book_, pass, row) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
   placement.saves(row.start, end, positions_);
-  if (!positions_.empty() && is_made(row.request, positions_.back())) return;
+  const bool made = !positions_.empty() && is_made(row.request, positions_.back());
   if (!by_pass) std::ranges::reverse(positions_);
-  for (const std::int64_t at : positions_) {
-    if (taken_ + of_end < book_.slots.checkpoints)
-      save(pass, row, at);
-    else
-      ++pass.dropped;
-  }
-  if (placement.spare > 0) {
+  for (const bool named : {true, false})
+    for (const std::int64_t at : positions_) {
+      if (placement.is_named(at) != named || (made && (!named || kv_.has_state(row.request, at)))) continue;
+      if (taken_ + of_end < book_.slots.checkpoints)
+        save(pass, row, at);
+      else
+        ++pass.dropped;
+    }
+  if (placement.spare > 0 && !made) {
     // For one more state than those that are planned, without an eviction.
     const auto has_room = [&] {
       if (taken_ + of_end >= book_.slots.checkpoints || kv_.free_states() <= of_end) return false;

@@ -23,6 +23,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
@@ -30,6 +31,9 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] std::int64_t quiet_until(RequestId request) const override;
   void publish(Pass& pass) override;
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override {
+    return kv_.has_state(request, tokens);
+  }
   void forget_all() override { kv_.forget_all(); }
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/request_book.hpp"
 
+#include "serve/request_options.hpp"
+
 namespace stateport::detail {
 namespace {
 
@@ -18,6 +20,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       slots(slot_layout(options)),
       columns(column_layout(options)),
       groups(group_count(options)),
+      grid_tokens(state_grid_tokens(options)),
       in_columns(stateport::in_columns(options)),
       news(options.events),
       passes(options),
@@ -32,6 +35,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
     copies.steps.reserve(records.size());
   }
   end_copies.reserve(1);
+  refused.reserve(records.size() * breakpoints_max);
   stats.cost = options.cost;
 }
 

@@ -37,6 +37,7 @@ struct RequestBook {
   const SlotLayout& slots;      ///< slot_layout(options)
   const ColumnLayout& columns;  ///< column_layout(options)
   const std::size_t groups;
+  const std::int64_t grid_tokens;  ///< state_grid_tokens(options)
   const bool in_columns;  ///< a pass leaves the states after its drafts in columns; false: in steps of scratch memory
   CacheNews news;
   PassQueue passes;
@@ -49,7 +50,8 @@ struct RequestBook {
   std::vector<SlotCopy> end_copies;
   std::int32_t published = 0;  ///< checkpoints of this commit
   std::int32_t dropped = 0;
-  std::int32_t running = 0;  ///< requests
+  std::vector<RefusedBreakpoint> refused;  ///< of this commit
+  std::int32_t running = 0;                ///< requests
   CacheStats stats;
   StateAges ages;    ///< of checkpoints; none with index hash in columns
   double now_s = 0;  ///< of the last start(); never goes back

@@ -12,24 +12,25 @@ namespace stateport {
 
 namespace {
 
-/// States that one pass of a request can save on its way, at most, as far as its checkpoints are placed.
+/// States that one pass of a request can save on its way, at most, as far as its checkpoints are placed or named.
 std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
   const SlotLayout& layout = slot_layout(options);
   const std::int64_t spare = layout.spare_checkpoint_tokens;
-  const std::int64_t spares = spare > 0 ? options.max_request_tokens / spare : 0;
+  const std::int64_t further =
+      (spare > 0 ? options.max_request_tokens / spare : 0) + std::int64_t{layout.breakpoint_saves};
   switch (layout.placement) {
     case CheckpointPlacement::last:
-      return 1 + spares;
+      return 1 + further;
     case CheckpointPlacement::branch:
-      return 2 + spares;
+      return 2 + further;
     case CheckpointPlacement::rungs:
-      return 5 + spares;
+      return 5 + further;
     case CheckpointPlacement::every:
       return options.max_request_tokens / std::max(options.block_size_tokens, 1);
     case CheckpointPlacement::passes:
       break;
   }
-  return detail::pass_saves_max;
+  return detail::pass_saves_max + layout.breakpoint_saves;
 }
 
 }  // namespace

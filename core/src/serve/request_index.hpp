@@ -65,6 +65,8 @@ class RequestIndex {
   virtual void publish(Pass& pass) = 0;
   /// The request ends: takes its memory back, but for the prefix that stays cached.
   virtual void close(RequestId request, RequestEnd how, const ReuseHint& hint) = 0;
+  /// The state after the first `tokens` tokens of the request, which are computed, can be found. O(tokens).
+  [[nodiscard]] virtual bool has_state(RequestId request, std::int64_t tokens) const = 0;
   virtual void forget_all() = 0;
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;

@@ -42,6 +42,8 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
 
 std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   check_prompt(prompt, book_.options.max_request_tokens, clock_.least_s());
+  require(prompt.breakpoints.empty() || !book_.in_columns || book_.columns.mode != AlignMode::none, "breakpoints",
+          prompt.breakpoints.size(), "positions are named, and mode none keeps no state that is found again");
   if (free_requests_.empty()) {
     book_.now_s = clock_.at(prompt.now_s);
     return std::nullopt;
@@ -49,7 +51,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
-  record.fill(prompt, book_.options.block_size_tokens);
+  record.fill(prompt, book_.options.block_size_tokens, book_.grid_tokens);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   book_.now_s = clock_.at(prompt.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = prompt.name_space, .media = prompt.media});
@@ -59,6 +61,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   }
   free_requests_.pop_back();
   ++book_.running;
+  naming_requests_ += record.breakpoint_count > 0;
   record.running = true;
   record.computed = opened->reused_tokens;
   book_.opened[id.index()] = *opened;
@@ -73,6 +76,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
   index_->note_memory(id);
   started.transfers = take_transfers();
+  started.breakpoints = record.breakpoints();
   return started;
 }
 
@@ -214,6 +218,19 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
   record.quiet_until = decodes ? std::min(index_->quiet_until(pass.rows[index].request), most) : 0;
 }
 
+/// Counts the named positions that the row, part of a prompt, ran over.
+void RequestLife::count_breakpoints(const RowPlan& row) {
+  std::int64_t before = row.start;
+  for (const std::int64_t at : book_.record(row.request).breakpoints()) {
+    if (at > row.start + row.tokens) return;
+    if (at <= before) continue;
+    before = at;
+    const bool kept = index_->has_state(row.request, at);
+    ++(kept ? book_.stats.breakpoints_kept : book_.stats.breakpoints_refused);
+    if (!kept) book_.refused.push_back({.request = row.request, .tokens = at});
+  }
+}
+
 PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
   require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
@@ -227,6 +244,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   Pass& pass = book_.passes.at(0);
   book_.published = 0;
   book_.dropped = pass.dropped;
+  book_.refused.clear();
   for (RequestBook::After& after : book_.after) {
     after.from_scratch.clear();
     after.copies.clear();
@@ -248,6 +266,8 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
       for (RowState& state : book_.states.of(row.request)) state.read_bias = accepted_bias(count);
   }
   index_->publish(pass);
+  for (std::size_t i = 0; naming_requests_ > 0 && i < pass.rows.size(); ++i)
+    if (pass.runs(i)) count_breakpoints(pass.rows[i]);
   for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
     if (const RequestId id = pass.rows[i].request;
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
@@ -267,6 +287,7 @@ PassCommit RequestLife::take_commit() {
                     .groups = group_commits_,
                     .published_states = book_.published,
                     .dropped_states = book_.dropped,
+                    .refused_breakpoints = book_.refused,
                     .next = std::nullopt};
   if (book_.passes.size() > 0 && !book_.passes.at(0).ready) {
     Pass& next = book_.passes.at(0);  // it waited for this commit
@@ -295,6 +316,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   book_.records[request.index()].quiet_until = 0;
   free_requests_.push_back(request.next());
   --book_.running;
+  naming_requests_ -= book_.record(request).breakpoint_count > 0;
   if (tiers_) tiers_->end_call();
   if (book_.end_copies.empty()) return {};
   return {.transfers = take_transfers(), .copies = book_.end_copies};

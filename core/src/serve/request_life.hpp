@@ -62,6 +62,7 @@ class RequestLife final : public RequestCache {
   void drop_newest();
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
+  void count_breakpoints(const RowPlan& row);
   [[nodiscard]] PassCommit take_commit();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
@@ -69,6 +70,7 @@ class RequestLife final : public RequestCache {
   std::unique_ptr<RequestIndex> index_;
   BatchCheck check_;
   std::vector<RequestId> free_requests_;
+  std::int32_t naming_requests_ = 0;  ///< that run, and whose prompts have breakpoints
   PassId last_pass_ = 0;
   std::vector<GroupCommit> group_commits_;
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request

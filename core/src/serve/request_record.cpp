@@ -22,6 +22,13 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   check_hint(prompt.hint);
   require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", prompt.now_s,
           "must be finite and not before the last one");
+  require(prompt.breakpoints.size() <= breakpoints_max, "breakpoints", prompt.breakpoints.size(),
+          "positions are more than a prompt can name");
+  std::int64_t named = 0;
+  for (const std::int64_t at : prompt.breakpoints) {
+    require(at > named && at <= length, "breakpoints", at, "must be ascending positions from 1 to the prompt's length");
+    named = at;
+  }
   require(prompt.search <= PromptSearch::device, "search", static_cast<int>(prompt.search), "is no PromptSearch");
 }
 
@@ -30,7 +37,7 @@ RequestRecord::RequestRecord(const RequestCacheOptions& options)
   media.reserve(static_cast<std::size_t>(options.block_size_tokens));
 }
 
-void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
+void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens, std::int64_t grid_tokens) {
   tokens.assign(prompt.tokens);
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
@@ -46,6 +53,8 @@ void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
     else
       media.back().id = NameKey::both(media.back().id, key->id);
   hint = prompt.hint;
+  breakpoint_count = prompt.breakpoints.size();
+  for (std::size_t i = 0; i < breakpoint_count; ++i) breakpoints_at[i] = floor_to(prompt.breakpoints[i], grid_tokens);
 }
 
 }  // namespace stateport::detail

@@ -10,12 +10,6 @@
 namespace stateport::detail {
 namespace {
 
-/// The positions of states are multiples of it.
-std::int64_t state_grid_tokens(const RequestCacheOptions& options) {
-  const std::vector<StateGroup>& groups = column_layout(options).groups;
-  return groups.empty() ? options.block_size_tokens : groups.back().block_size_tokens;
-}
-
 TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
   TierSetup setup{.tiers = options.tiers,
                   .block_size_tokens = options.block_size_tokens,

@@ -116,6 +116,9 @@ std::string to_string(const CacheStats& stats) {
                    per_cent(static_cast<double>(loss.tokens), static_cast<double>(stats.prompt_tokens)),
                    per_cent(loss.flops, flops));
   }
+  if (stats.breakpoints_kept + stats.breakpoints_refused > 0)
+    fmt::format_to(std::back_inserter(text), "breakpoints: {} kept, {} refused\n", stats.breakpoints_kept,
+                   stats.breakpoints_refused);
   const auto add_ages = [&](const char* what, const AgeHistogram& ages) {
     if (ages.total() == 0) return;
     fmt::format_to(std::back_inserter(text), "age at {:<9} {:>9} states, half below {} s, nine in ten below {} s\n",
@@ -136,6 +139,12 @@ std::string to_prometheus(const CacheStats& stats, std::string_view prefix) {
              &Loss::requests);
   add_losses(text, prefix, "lost_tokens_total", "Tokens that were computed again, by reason.", stats, &Loss::tokens);
   add_losses(text, prefix, "lost_flops_total", "FLOPs of these tokens, by reason.", stats, &Loss::flops);
+  if (stats.breakpoints_kept + stats.breakpoints_refused > 0) {
+    add_counter(text, prefix, "breakpoints_kept_total", "Named positions of prompts that got a checkpoint.",
+                stats.breakpoints_kept);
+    add_counter(text, prefix, "breakpoints_refused_total", "Named positions of prompts that got no checkpoint.",
+                stats.breakpoints_refused);
+  }
   add_histogram(text, prefix, "reuse_age_seconds", "Time since the last use of a state that a request continued from.",
                 stats.reuse_ages);
   add_histogram(text, prefix, "eviction_age_seconds", "Time since the last use of a state that was evicted.",

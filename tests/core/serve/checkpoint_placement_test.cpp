@@ -67,6 +67,25 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
   return positions;
 }
 
+/// Adds the named positions that a pass up to `end` saves besides. Returns the first one that it does not save.
+std::int64_t add_named(const PromptCheckpoints& at, std::int64_t start, std::int64_t end, Positions& positions) {
+  const std::set<std::int64_t> placed(positions.begin(), positions.end());
+  std::set<std::int64_t> all = placed;
+  std::int64_t first = end;
+  std::int32_t left = at.named_saves;
+  for (const std::int64_t p : std::set<std::int64_t>(at.named.begin(), at.named.end())) {
+    if (p <= start || p >= end) continue;
+    const bool saves = at.scan_step > 0 && (p - start) % at.scan_step == 0;
+    const bool is_placed = at.placement != CheckpointPlacement::passes && placed.contains(p);
+    if (saves && (is_placed || left-- > 0))
+      all.insert(p);
+    else
+      first = std::min(first, p);
+  }
+  positions.assign(all.begin(), all.end());
+  return first;
+}
+
 }  // namespace
 
 TEST_CASE("a pass saves its state at the positions that the placement names, and where the scan can stop") {
@@ -80,12 +99,22 @@ TEST_CASE("a pass saves its state at the positions that the placement names, and
     const std::int64_t usable = (at.prompt - 1) / at.block;
     at.reused = random.between(0, usable) * at.block;
     at.cached = random.between(at.reused / at.block, at.prompt / at.block) * at.block;
+    Positions named;
+    for (std::int64_t count = random.chance(50) ? random.between(1, 8) : 0; count > 0; --count)
+      named.push_back(random.between(0, at.prompt / at.block) * at.block);
+    std::ranges::sort(named);
+    at.named = named;
+    at.named_saves = random.between32(0, 3);
     const std::int64_t start = random.chance(50) ? at.reused : random.between(at.reused, at.prompt - 1);
     const std::int64_t end = random.between(start + 1, at.prompt);
     CAPTURE(static_cast<int>(at.placement));
     CAPTURE(start);
     CAPTURE(end);
-    REQUIRE(saves_of(at, start, end) == model(at, start, end));
+    Positions expected = model(at, start, end);
+    REQUIRE(at.cut(start, end) == add_named(at, start, end, expected));
+    REQUIRE(saves_of(at, start, end) == expected);
+    for (const std::int64_t p : named)
+      if (p > start) REQUIRE(at.ends_on_checkpoint(start, p));
   });
 }
 

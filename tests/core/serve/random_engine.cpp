@@ -28,6 +28,7 @@ void draw_slots(Random& random, RequestCacheOptions& options, SlotLayout layout)
   if (layout.scan_alignment_tokens == 0) layout.scan_alignment_tokens = -1;  // 0 is 1
   options.eviction = learned[static_cast<std::size_t>(random.between(0, 2))];
   layout.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+  if (random.chance(50)) layout.breakpoint_saves = random.between32(1, 8);
   if (options.index == CacheIndex::tree && layout.placement != CheckpointPlacement::passes && random.chance(50))
     layout.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
   options.position_tokens = random.between32(1, 8);
@@ -247,39 +248,69 @@ void RandomEngine::check_loss(const StartedRequest& started, const Tokens& promp
   }
 }
 
-void RandomEngine::start() {
-  if (options_.tiers.enabled() && !may_begin()) return;
-  const auto& [prompt, names] = random_prompt();
+/// Asks the cache to start such a prompt.
+std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearch search,
+                                                  std::span<const std::int64_t> named) {
+  const auto& [prompt, names] = wanted;
   Namespace tenant;
   static const std::string long_name(1500, 'n');
   if (names.tenant == 1) tenant.salt = long_name;
   if (names.tenant == 2) tenant.extra_key = "two";
   const std::array media = {MediaKey{.id = "image", .first_token = names.media_at},
                             MediaKey{.id = "its sound", .first_token = names.media_at}};
-  PromptSearch search = PromptSearch::everywhere;
-  if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
-  const CacheStats before = cache_->stats();
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
                                       .media = std::span(media).first(names.media_at >= 0 ? 2 : 0),
                                       .hint = random_hint(),
                                       .now_s = now_s_ += 1,
-                                      .search = search});
-  if (!started) return;
+                                      .search = search,
+                                      .breakpoints = named});
+  if (!started) return std::nullopt;
   begin(started->transfers);
   if (search == PromptSearch::device) REQUIRE_FALSE(started->load);
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
+  REQUIRE(std::ranges::equal(started->breakpoints, on_grid(named)));
   hits += started->reused_tokens > 0;
+  tenants_[started->request] = tenant_of(names);
+  return started;
+}
+
+std::vector<std::int64_t> RandomEngine::on_grid(std::span<const std::int64_t> named) const {
+  const std::int64_t grid =
+      in_columns(options_) ? columns(options_).groups.back().block_size_tokens : options_.block_size_tokens;
+  std::vector<std::int64_t> positions;
+  for (const std::int64_t at : named) positions.push_back(at / grid * grid);
+  return positions;
+}
+
+std::vector<std::int64_t> RandomEngine::random_breakpoints(std::int64_t prompt) {
+  const bool keeps_none = in_columns(options_) && columns(options_).mode == AlignMode::none;
+  if (keeps_none || random_.chance(60)) return {};
+  std::set<std::int64_t> named;
+  for (std::int64_t count = random_.between(1, 8); count > 0; --count) named.insert(random_.between(1, prompt));
+  return {named.begin(), named.end()};
+}
+
+void RandomEngine::start() {
+  if (options_.tiers.enabled() && !may_begin()) return;
+  const Old wanted = random_prompt();
+  const auto& [prompt, names] = wanted;
+  PromptSearch search = PromptSearch::everywhere;
+  if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
+  const CacheStats before = cache_->stats();
+  const std::vector<std::int64_t> named = random_breakpoints(std::ssize(prompt));
+  const auto started = start(wanted, search, named);
+  if (!started) return;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   check_loss(*started, prompt, before);
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
-  tenants_[started->request] = tenant_of(names);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
                                 .read_back = prompt.size(),
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
-                                .reused_tokens = started->reused_tokens};
+                                .reused_tokens = started->reused_tokens,
+                                .named = on_grid(named)};
   if (!started->load && started->reused_tokens > 0) check_places(started->request);
 }
 
@@ -348,7 +379,10 @@ void RandomEngine::plan() {
     if (low < live.prompt) {
       const PromptChunk chunk = cache_->chunk(id, budget);
       REQUIRE((chunk.tokens > 0) == (chunk.least_budget > 0 && budget >= chunk.least_budget));
-      const auto tokens = static_cast<std::int32_t>(chunk.tokens);
+      auto tokens = static_cast<std::int32_t>(chunk.tokens);
+      // In slots a pass may end anywhere.
+      if (tokens > 0 && !in_columns(options_) && random_.chance(10))
+        tokens = static_cast<std::int32_t>(std::min(budget, live.prompt - low));
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
     } else if (low + 2 * (1 + options_.drafts) + 1 < options_.max_request_tokens) {
       std::int32_t drafts = random_.between32(0, options_.drafts);
@@ -427,7 +461,13 @@ void RandomEngine::commit() {
     sampled.insert(sampled.end(), first, first + row.sampled);
     live.read_back = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
+  for (RunRow& row : pass_->rows)
+    if (row.live) row.computed = cache_->computed(row.request);
+  const CacheStats before = cache_->stats();
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
+  const std::vector<RunRow> rows = pass_->rows;
+  check_named(commit, rows, before);
+  const std::vector<RefusedBreakpoint> refused(commit.refused_breakpoints.begin(), commit.refused_breakpoints.end());
   begin(commit.transfers);
   world_.after(commit);
   if (marked_ != nullptr) marked_->after(commit);
@@ -445,6 +485,54 @@ void RandomEngine::commit() {
     planned_.reset();
     second_ = false;
   }
+  // The plan of the next pass may have taken the places of these checkpoints.
+  if (commit.next || (options_.tiers.enabled() && !may_begin())) return;
+  for (const RunRow& row : rows) {
+    if (!row.live || !row.room || !random_.chance(30)) continue;
+    for (const std::int64_t at : running_.at(row.request).named)
+      if (at > row.computed && at <= row.computed + row.tokens &&
+          std::ranges::find(refused, RefusedBreakpoint{row.request, at}) == refused.end())
+        return hit_named(row, at);
+  }
+}
+
+/// Each named position that the pass ran over is counted once, and named if it got no checkpoint.
+void RandomEngine::check_named(const PassCommit& commit, const std::vector<RunRow>& rows, const CacheStats& before) {
+  std::set<std::pair<RequestId, std::int64_t>> passed;
+  for (const RunRow& row : rows) {
+    if (!row.live || !row.room) continue;
+    for (const std::int64_t at : running_.at(row.request).named)
+      if (at > row.computed && at <= row.computed + row.tokens) passed.emplace(row.request, at);
+  }
+  const CacheStats& now = cache_->stats();
+  const std::int64_t refused = now.breakpoints_refused - before.breakpoints_refused;
+  REQUIRE(std::ssize(commit.refused_breakpoints) == refused);
+  REQUIRE(now.breakpoints_kept - before.breakpoints_kept + refused == std::ssize(passed));
+  for (const RefusedBreakpoint& each : commit.refused_breakpoints)
+    REQUIRE(passed.erase({each.request, each.tokens}) == 1);
+}
+
+/// A prompt that leaves the one of the row at a named position with a checkpoint continues from there.
+void RandomEngine::hit_named(const RunRow& row, std::int64_t at) {
+  const Live& live = running_.at(row.request);
+  if (live.names.media_at >= at) return;
+  Old wanted{Tokens(live.tokens.begin(), live.tokens.begin() + at), live.names};
+  wanted.tokens.push_back(5);  // which no other prompt has
+  const auto started = start(wanted, PromptSearch::device, {});
+  if (!started) return;
+  // The live slot of the request may be the only one that could be freed.
+  const bool no_live_slot = started->lost == LostHit::locked_pool && options_.index == CacheIndex::tree &&
+                            !in_columns(options_) && !has_separate_checkpoints(options_);
+  REQUIRE((started->reused_tokens == at || no_live_slot));
+  named_hits += started->reused_tokens == at;
+  running_[started->request] = {.tokens = wanted.tokens,
+                                .names = wanted.names,
+                                .read_back = wanted.tokens.size(),
+                                .prompt = at + 1,
+                                .loading_tokens = std::nullopt,
+                                .reused_tokens = started->reused_tokens,
+                                .named = {}};
+  if (started->reused_tokens > 0) check_places(started->request);
 }
 
 /// Those of calls whose answers have no transfers.

@@ -61,6 +61,7 @@ class RandomEngine {
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
+  std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
 
  private:
   /// The names of a prompt. The world sees a prompt with other names as other tokens.
@@ -79,6 +80,7 @@ class RandomEngine {
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
+    std::vector<std::int64_t> named;  ///< on the grid of states
   };
   struct RunRow {
     RequestId request;
@@ -88,6 +90,7 @@ class RandomEngine {
     bool live = true;
     std::size_t sampled_at = 0;
     std::int32_t sampled = 0;
+    std::int64_t computed = 0;  ///< before its commit
   };
   struct Batch {
     PassId pass = 0;
@@ -103,6 +106,12 @@ class RandomEngine {
   RequestId pick();
   ReuseHint random_hint();
   void start();
+  [[nodiscard]] std::optional<StartedRequest> start(const Old& wanted, PromptSearch search,
+                                                    std::span<const std::int64_t> named);
+  [[nodiscard]] std::vector<std::int64_t> random_breakpoints(std::int64_t prompt);
+  [[nodiscard]] std::vector<std::int64_t> on_grid(std::span<const std::int64_t> named) const;
+  void check_named(const PassCommit& commit, const std::vector<RunRow>& rows, const CacheStats& before);
+  void hit_named(const RunRow& row, std::int64_t at);
   void check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const;
   [[nodiscard]] Old random_prompt();
   [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);

@@ -723,6 +723,7 @@ struct RandomRuns {
   std::int64_t loads = 0;
   std::int64_t failed_loads = 0;
   std::int64_t found_loads = 0;
+  std::int64_t named_hits = 0;
 
   void add(const RandomEngine& engine) {
     hits += engine.hits;
@@ -733,6 +734,7 @@ struct RandomRuns {
     loads += engine.loads;
     failed_loads += engine.failed_loads;
     found_loads += engine.found_loads;
+    named_hits += engine.named_hits;
   }
 };
 
@@ -786,6 +788,7 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
     CHECK(runs.ahead > 2000);
     CHECK(runs.ran_ahead > 100);
     CHECK(runs.inserts > 150);
+    CHECK(runs.named_hits > 100);
     CHECK((runs.end_copies > 20) == (index == Combination::tree_slots));
   }
 }

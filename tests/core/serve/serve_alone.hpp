@@ -41,8 +41,8 @@ inline StateWorld::Tokens counting(std::int32_t count, Token first = 100) {
 /// Serves one prompt alone, in passes of at most `budget` tokens, then `output` tokens.
 inline StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const StateWorld::Tokens& prompt,
                                   std::int32_t output, RequestEnd how = RequestEnd::finished, std::int64_t budget = 96,
-                                  double now_s = 0) {
-  const auto started = cache.start({.tokens = prompt, .now_s = now_s});
+                                  double now_s = 0, std::span<const std::int64_t> named = {}) {
+  const auto started = cache.start({.tokens = prompt, .now_s = now_s, .breakpoints = named});
   REQUIRE(started);
   StateWorld::Tokens tokens = prompt;
   std::int64_t computed = started->reused_tokens;

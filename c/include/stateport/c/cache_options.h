@@ -49,6 +49,9 @@ typedef struct stateport_slot_layout {
   /// only at its end.
   int32_t scan_alignment_tokens;
   int32_t placement;  ///< stateport_checkpoint_placement
+  /// Positions of stateport_prompt.breakpoints at which one pass of a request saves its state on its way, beside those
+  /// that the placement saves, from 0 to 8; at the others a chunk ends. Each costs a scratch state of every request.
+  int32_t breakpoint_saves;
   /// Index tree, with a placement other than passes: > 0: also at multiples of this number of tokens (whole blocks)
   /// beyond j, as long as there is a free slot and room in the budget. These checkpoints are evicted first.
   int64_t spare_checkpoint_tokens;

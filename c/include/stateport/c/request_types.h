@@ -31,6 +31,11 @@ typedef struct stateport_prompt {
   const stateport_reuse_hint* hint;  ///< null: nothing is known
   double now_s;                      ///< the caller's clock in seconds; never goes back but after a reset
   int32_t search;                    ///< stateport_prompt_search
+  /// Positions at which later prompts may leave this one, in tokens from the start: ascending, from 1 to `count`, at
+  /// most 8. The passes leave a checkpoint at each, rounded down, whatever the placement: a chunk ends there, or the
+  /// pass saves its state on its way (stateport_slot_layout.breakpoint_saves). Not in mode none.
+  const int64_t* breakpoints;
+  size_t breakpoint_count;
 } stateport_prompt;
 
 typedef struct stateport_started_request {
@@ -52,6 +57,10 @@ typedef struct stateport_started_request {
   int32_t load_medium;
   const stateport_transfer* transfers;  ///< see cache_tiers.h
   size_t transfer_count;
+  /// Where the checkpoints of the prompt's breakpoints are to lie: rounded down to whole blocks, in columns to those of
+  /// the last group; 0: nowhere. Valid until the request ends.
+  const int64_t* breakpoints;
+  size_t breakpoint_count;
 } stateport_started_request;
 
 /// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the
@@ -148,6 +157,13 @@ typedef struct stateport_group_commit {
   size_t copy_count;
 } stateport_group_commit;
 
+/// A position of stateport_started_request.breakpoints that a pass ran over without leaving a checkpoint. 16 bytes for
+/// ever.
+typedef struct stateport_refused_breakpoint {
+  int64_t request;
+  int64_t tokens;
+} stateport_refused_breakpoint;
+
 /// A committed pass. The caller sets `size`, `groups`, `group_count` and `next` before the call.
 typedef struct stateport_pass_commit {
   size_t size;
@@ -160,6 +176,9 @@ typedef struct stateport_pass_commit {
   int32_t has_next;          ///< not 0: a pass that was planned ahead was not ready, and is now; `next` tells it
   int32_t published_states;  ///< checkpoints that requests can start from, from now on
   int32_t dropped_states;    ///< checkpoints for which there was no room
+  /// There was no room for them, or the pass could neither stop nor save its state there.
+  const stateport_refused_breakpoint* refused_breakpoints;
+  size_t refused_breakpoint_count;
 } stateport_pass_commit;
 
 /// A running request.

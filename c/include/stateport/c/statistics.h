@@ -44,9 +44,11 @@ typedef struct stateport_cache_stats {
   double reuse_age_p90_s;  ///< of two; 0: no age was counted
   double eviction_age_p50_s;  ///< of states since their last use, when they were evicted
   double eviction_age_p90_s;
-  int64_t evicted_kv_tokens;  ///< since the cache was made
-  int64_t kv_tokens;          ///< of whole blocks, cached or of running requests
-  int64_t states;             ///< checkpoints; in columns: blocks of states, with those of running requests
+  int64_t evicted_kv_tokens;    ///< since the cache was made
+  int64_t kv_tokens;            ///< of whole blocks, cached or of running requests
+  int64_t states;               ///< checkpoints; in columns: blocks of states, with those of running requests
+  int64_t breakpoints_kept;     ///< positions of stateport_prompt.breakpoints that a pass left a checkpoint at
+  int64_t breakpoints_refused;  ///< those that a pass ran over without one
 } stateport_cache_stats;
 
 #ifdef __cplusplus

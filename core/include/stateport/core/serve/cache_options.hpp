@@ -50,6 +50,10 @@ struct SlotLayout {
   std::int32_t scan_alignment_tokens = 0;
   /// A checkpoint is left out where a pass cannot stop (scan_alignment_tokens) or finds no room.
   CheckpointPlacement placement = CheckpointPlacement::passes;
+  /// Named positions (Prompt::breakpoints) at which one pass of a request saves its state on its way, beside those that
+  /// the placement saves, where the scan can stop; at the others chunk() ends the pass. Each costs a scratch state of
+  /// every request (scratch_slots).
+  std::int32_t breakpoint_saves = 0;
   /// Index tree, with another placement than passes: > 0: also at multiples of this number of tokens (whole blocks)
   /// beyond j, as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns
   /// nothing from such a state, and evicts it before all states that it knows.
@@ -134,8 +138,8 @@ struct RequestCacheOptions {
 [[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
 /// Slots that the store of checkpoints must have: that of state_slots(), or with separate_checkpoints its own.
 [[nodiscard]] std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group = 0);
-/// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
-/// pass; 0 in columns, and for index tree without separate_checkpoints.
+/// Scratch states that the passes need for StateSave::in_scratch: as many as the placement and breakpoint_saves let
+/// each request save in a pass; 0 in columns, and for index tree without separate_checkpoints.
 [[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options);
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);

@@ -66,13 +66,15 @@ class RequestCache {
 
   /// Looks the prompt up, takes a request number and, in slots, a live slot; plan() takes the rest. None: one is not
   /// free; nothing was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not
-  /// ascend or are not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
+  /// ascend or are not inside the prompt, breakpoints that Prompt does not allow or with mode none, a bad hint, and a
+  /// clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, or for
-  /// a tier. In columns a pass ends on a boundary, also on the last one before the prompt's last token:
-  /// the same prompt hits there. A budget below a block may therefore run nothing. After the prompt: budget_tokens.
-  /// With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
+  /// a tier. A pass ends at a breakpoint of the prompt, if it does not save its state there. In columns a pass ends on
+  /// a boundary, also on the last one before the prompt's last token: the same prompt hits there. A budget below a
+  /// block may therefore run nothing. After the prompt: budget_tokens. With a pass outstanding: behind that. Throws for
+  /// a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. The spans of the plan are valid until the next plan(), insert(), cancel(), commit()
@@ -164,7 +166,8 @@ class RequestCache {
 ///   max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout;
 /// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
 /// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
-/// - slots: checkpoints, an alignment or a budget that is negative, separate_checkpoints without checkpoints,
+/// - slots: checkpoints, an alignment or a budget that is negative, breakpoint_saves outside [0, breakpoints_max],
+/// separate_checkpoints without checkpoints,
 ///   decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index
 ///   hash or with placement passes;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group

@@ -10,6 +10,7 @@
 #include <stateport/core/tier/transfer_plan.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -31,6 +32,9 @@ enum class PromptSearch : std::uint8_t {
   device       ///< nothing is loaded: the request can run at once
 };
 
+/// Positions that one prompt can name (Prompt::breakpoints).
+inline constexpr std::size_t breakpoints_max = 8;
+
 /// A prompt to start a request with. The spans are read during the call alone.
 struct Prompt {
   std::span<const Token> tokens;  ///< all that is known; of a request that starts again: prompt and output so far
@@ -39,6 +43,12 @@ struct Prompt {
   ReuseHint hint;    ///< about prompts that may continue this one, unless end() gives a better one
   double now_s = 0;  ///< the caller's clock in seconds; never goes back but after a reset()
   PromptSearch search = PromptSearch::everywhere;
+  /// Positions at which later prompts may leave this one: where its system prompt, its last turn or the text before its
+  /// answer ends. In tokens from the start, ascending, from 1 to the length of the prompt, at most breakpoints_max. The
+  /// passes leave a checkpoint at each of them, rounded down (StartedRequest::breakpoints), whatever the placement.
+  /// chunk() ends passes there, unless they save the state on their way (SlotLayout::breakpoint_saves). Such
+  /// checkpoints count and are evicted as all others.
+  std::span<const std::int64_t> breakpoints = {};
 };
 
 /// The load of a request that starts. Without tokens the remote tier is asked for contents first
@@ -60,6 +70,9 @@ struct StartedRequest {
   /// chunk() answers 0. The engine computes the tokens that do not arrive.
   std::optional<TierLoad> load;
   TransferPlan transfers;  ///< see CacheTiers
+  /// Where the checkpoints of Prompt::breakpoints are to lie, one for each: rounded down to whole blocks, in columns to
+  /// those of the last group. 0: inside the first block, so nowhere. Valid until the request ends.
+  std::span<const std::int64_t> breakpoints;
 };
 
 /// How much of a prompt the next pass of a request runs, in tokens.
@@ -193,11 +206,21 @@ struct GroupCommit {
   std::span<const StepCommit> steps;  ///< at most one a row, ascending in row
 };
 
+/// A position of StartedRequest::breakpoints that a pass ran over without leaving a checkpoint.
+struct RefusedBreakpoint {
+  RequestId request;
+  std::int64_t tokens = 0;
+
+  friend bool operator==(const RefusedBreakpoint&, const RefusedBreakpoint&) = default;
+};
+
 struct PassCommit {
   TransferPlan transfers;               ///< see CacheTiers: they come before the copies, and before those of `next`
   std::span<const GroupCommit> groups;  ///< [groups]
   std::int32_t published_states = 0;    ///< checkpoints that requests can start from, from now on
   std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
+  /// There was no room for them, or the pass could neither stop nor save its state there.
+  std::span<const RefusedBreakpoint> refused_breakpoints;
   /// The plan of the pass that was planned ahead and was not ready. It is now.
   std::optional<PassPlan> next;
 };

@@ -71,8 +71,11 @@ struct CacheStats {
   std::int64_t hit_tokens = 0;
   double hit_flops = 0;
   std::array<Loss, lost_hit_count> lost{};  ///< by LostHit
-  AgeHistogram reuse_ages;                  ///< of states since their last use, when a request continued from them
-  AgeHistogram eviction_ages;               ///< of states since their last use, when they were evicted
+  /// Positions of Prompt::breakpoints beyond the hit that a pass ran over.
+  std::int64_t breakpoints_kept = 0;     ///< whose state is a checkpoint then
+  std::int64_t breakpoints_refused = 0;  ///< the others
+  AgeHistogram reuse_ages;               ///< of states since their last use, when a request continued from them
+  AgeHistogram eviction_ages;            ///< of states since their last use, when they were evicted
 
   void count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept;
   /// Tokens [from, to) of a prompt are computed again for this reason; nothing for an empty range.
