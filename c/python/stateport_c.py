@@ -221,11 +221,12 @@ BLOCK_HASH = ("sha256", "xxh3_128")
 (PLACE_PASSES, PLACE_LAST, PLACE_BRANCH, PLACE_RUNGS, PLACE_EVERY) = range(5)
 CHECKPOINT_PLACEMENT = ("passes", "last", "branch", "rungs", "every")
 SlotLayout = struct("SlotLayout", layout_fingerprint=c_uint64, checkpoints=c_int32, separate_checkpoints=FLAG,
-                    scan_alignment_tokens=c_int32, placement=c_int32, breakpoint_saves=c_int32,
+                    scan_alignment_tokens=c_int32, placement=c_int32, tail_tokens=c_int64, breakpoint_saves=c_int32,
                     spare_checkpoint_tokens=c_int64, decode_checkpoint_tokens=c_int64, budget_bytes=c_int64)
 StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
                     layout_fingerprint=c_uint64)
-ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t)
+ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t,
+                      tail_tokens=c_int64)
 RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, slots=POINTER(SlotLayout),
                              columns=POINTER(ColumnLayout), max_requests=c_int32, max_request_tokens=c_int64,
                              drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64, unchecked_layout=FLAG,

@@ -43,6 +43,7 @@ SlotLayout read_slot_layout(const stateport_slot_layout* layout) {
           .separate_checkpoints = given.separate_checkpoints != 0,
           .scan_alignment_tokens = given.scan_alignment_tokens,
           .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
+          .tail_tokens = given.tail_tokens,
           .breakpoint_saves = given.breakpoint_saves,
           .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
           .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
@@ -52,6 +53,7 @@ SlotLayout read_slot_layout(const stateport_slot_layout* layout) {
 ColumnLayout read_column_layout(const stateport_column_layout* layout) {
   const auto given = read_struct<stateport_column_layout>(layout, "columns");
   ColumnLayout wanted{.mode = align_mode_from_c(given.mode, "mode")};
+  wanted.tail_tokens = given.tail_tokens;
   for (const stateport_state_group& group : read_structs(given.groups, given.group_count, "groups"))
     wanted.groups.push_back({.block_size_tokens = group.block_size_tokens,
                              .blocks = group.blocks,

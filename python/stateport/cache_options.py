@@ -39,6 +39,8 @@ class SlotLayout:
     scan_alignment_tokens: a pass over a prompt can save the state at its multiples from the start of the pass; 0: every
     token; -1: only at its end.
     placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
+    tail_tokens: > 0: the last state of a prompt lies before its last `tail_tokens` tokens, for chat templates that swap
+    the text before an answer or drop reasoning in the next turn; 64 suits most. Not with placement "every".
     breakpoint_saves: named positions at which a pass saves its state on its way, from 0 to 8: each costs a scratch
     state of every request. At the others `chunk` ends the pass.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
@@ -50,6 +52,7 @@ class SlotLayout:
     separate_checkpoints: bool = False
     scan_alignment_tokens: int = 0
     placement: str = "passes"
+    tail_tokens: int = 0
     breakpoint_saves: int = 0
     spare_checkpoint_tokens: int = 0
     decode_checkpoint_tokens: int = 0
@@ -77,10 +80,12 @@ class StateGroup:
 class ColumnLayout:
     """States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies.
 
-    groups: at least one. mode: one of ALIGN_MODES; index "tree": not "none"."""
+    groups: at least one. mode: one of ALIGN_MODES; index "tree": not "none". tail_tokens: mode "align": `chunk` ends on
+    the last boundary before the prompt's last `tail_tokens` tokens; 0: before its last one."""
 
     groups: Sequence[StateGroup] = ()
     mode: str = "align"
+    tail_tokens: int = 0
 
     def struct(self) -> Any:
         """It holds on to its groups."""
@@ -89,7 +94,8 @@ class ColumnLayout:
         rows = (_c.StateGroup * len(self.groups))()
         for i, group in enumerate(self.groups):
             rows[i].__init__(**dataclasses.asdict(of_kind(f"groups[{i}]", group, StateGroup)))
-        return _c.ColumnLayout(mode=_number_of("mode", self.mode, ALIGN_MODES), groups=rows, group_count=len(rows))
+        return _c.ColumnLayout(mode=_number_of("mode", self.mode, ALIGN_MODES), groups=rows, group_count=len(rows),
+                               tail_tokens=self.tail_tokens)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -227,6 +227,21 @@ def test_a_prompt_continues_where_it_leaves_another_one_at_a_named_position(comb
     assert (stats.breakpoints_kept, stats.breakpoints_refused) == (2, 0)
 
 
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_a_prompt_that_leaves_another_one_in_its_tail_continues_from_before_it(combination: str) -> None:
+    layout = {"groups": [sp.StateGroup(16, 40, layout_fingerprint=7)]} if combination.endswith("columns") else {
+        "checkpoints": 8, "layout_fingerprint": 3, "scan_alignment_tokens": -1}
+    cache = make_cache(combination, max_requests=2, max_request_tokens=256, kv_tokens=512, tail_tokens=20, **layout)
+    prompt = list(range(100))
+    started = cache.start(prompt)
+    assert started is not None
+    assert cache.chunk([started.request], [100])[0] == 80
+    cache.commit(cache.plan([started.request], [80]), [0], [])
+    cache.commit(cache.plan([started.request], [20]), [1], [7])
+    other = cache.start([*prompt[:90], 200, 201])
+    assert other is not None and other.reused_tokens == 80
+
+
 def test_a_named_position_without_a_checkpoint_is_named() -> None:
     cache = make()
     started = cache.start(list(range(100)), breakpoints=[32])
@@ -244,6 +259,7 @@ def make(combination: str = "tree_slots", **options: Any) -> sp.RequestCache:
 @pytest.mark.parametrize(("options", "text"), [
     ({"max_requests": 0}, "max_requests"), ({"kv_tokens": -1}, "kv_tokens"), ({"layout_fingerprint": 0}, "layout"),
     ({"placement": "somewhere"}, "placement is 'somewhere'"), ({"color": 3}, "color"),
+    ({"tail_tokens": 64, "placement": "every"}, "tail_tokens = 64"), ({"breakpoint_saves": 9}, "breakpoint_saves = 9"),
     ({"hash": "md5"}, "hash is 'md5'"),
 ])
 def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:

@@ -345,6 +345,9 @@ static void refuse_slots(void) {
   setup.slots.placement = 5;
   refuse(&setup, "placement = 5");
   setup.slots.placement = 0;
+  setup.slots.tail_tokens = -1;
+  refuse(&setup, "tail_tokens = -1");
+  setup.slots.tail_tokens = 0;
   setup.slots.breakpoint_saves = 9;
   refuse(&setup, "breakpoint_saves = 9");
   setup.slots.breakpoint_saves = 0;
@@ -367,6 +370,9 @@ static void refuse_columns(void) {
   refuse(&setup, "groups = 0");
   setup.columns.mode = 3;
   refuse(&setup, "mode = 3");
+  setup.columns.mode = STATEPORT_ALIGN_MODE_ALL;
+  setup.columns.tail_tokens = 64;
+  refuse(&setup, "tail_tokens = 64");
 }
 
 /// Each of them may ask for a copy that has to be enqueued before the next one ends.

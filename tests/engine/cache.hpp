@@ -27,6 +27,7 @@ struct Sequence {
   std::int64_t end_tokens = 0;  ///< the request is complete with this number of tokens
   bool loading = false;         ///< something was on its way from a tier when `computed` was set
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
+  std::vector<std::int64_t> breakpoints = {};  ///< of the prompt
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -112,6 +113,8 @@ struct CacheOptions {
   std::int32_t kv_tokens = 64;    ///< room for KV, at least max_tokens and a block
   std::int32_t checkpoints = 2;   ///< states that can be kept beside the running ones
   std::int32_t alignment = 1;     ///< the scan can save a state at multiples of it
+  std::int32_t tail = 0;          ///< SlotLayout::tail_tokens; in columns of align mode
+  std::int32_t named_saves = 0;   ///< SlotLayout::breakpoint_saves
   std::int32_t state_groups = 1;  ///< block tables of states, 1 or 2 (align and all mode)
   ConvLayout conv_layout = ConvLayout::sd;
   ElementType type = ElementType::fp32;         ///< of states and KV

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <map>
 #include <numeric>
 
 using namespace stateport;
@@ -62,6 +63,28 @@ TEST_CASE("two tenants get the oracle's tokens and final states when memory that
       if (failure) FAIL(*failure);
     });
     if (seeds >= 60) CHECK(counts.hit_tokens * 20 > counts.lookup_tokens);
+  }
+}
+
+TEST_CASE("every cache gives them when prompts name positions and states lie before tails, in all combinations") {
+  std::uint64_t seeds = 0;
+  std::map<std::string_view, CacheCounts> counts;
+  test::for_each_seed(300, [&](test::Random& random, std::uint64_t seed) {
+    ++seeds;
+    const bool tiers = random.chance(40);
+    const Problem problem =
+        draw_problem(seed, {.overlap = random.chance(50), .tiers = tiers, .tenants = random.chance(30), .named = true});
+    for (const std::string_view cache : cache_names()) {
+      if (cache == "none" || (tiers && cache != cache_of_seed(seed))) continue;
+      const auto failure = check(problem, cache, counts[cache]);
+      if (failure) FAIL(*failure);
+    }
+  });
+  if (seeds < 300) return;
+  for (const auto& [cache, count] : counts) {
+    CAPTURE(cache);
+    CHECK(count.hit_tokens * 10 > count.lookup_tokens);
+    CHECK(count.planned_ahead > 1000);
   }
 }
 

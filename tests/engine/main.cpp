@@ -27,10 +27,12 @@ struct Arguments {
   bool overlap = false;
   bool tiers = false;
   bool tenants = false;
+  bool named = false;
 };
 
 Draw given(const Arguments& arguments) {
-  Draw draw{.overlap = arguments.overlap, .tiers = arguments.tiers, .tenants = arguments.tenants};
+  Draw draw{
+      .overlap = arguments.overlap, .tiers = arguments.tiers, .tenants = arguments.tenants, .named = arguments.named};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -105,6 +107,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
+  app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -22,7 +22,7 @@ std::int32_t blocks_of(const RequestCacheOptions& cache, AlignMode mode, const C
 }
 
 ColumnLayout columns_of(const RequestCacheOptions& cache, AlignMode mode, const CacheOptions& options) {
-  ColumnLayout layout{.mode = mode};
+  ColumnLayout layout{.mode = mode, .groups = {}, .tail_tokens = mode == AlignMode::align ? options.tail : 0};
   for (std::int32_t g = 0; g < options.state_groups; ++g)
     layout.groups.push_back({.block_size_tokens = options.block_size * (g + 1),
                              .blocks = blocks_of(cache, mode, options),
@@ -36,6 +36,8 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
   RequestCacheOptions cache{.index = name.starts_with("tree") ? CacheIndex::tree : CacheIndex::hash,
                             .layout = SlotLayout{.checkpoints = options.checkpoints,
                                                  .scan_alignment_tokens = name == "tree-copy" ? -1 : options.alignment,
+                                                 .tail_tokens = options.tail,
+                                                 .breakpoint_saves = options.named_saves,
                                                  .decode_checkpoint_tokens = options.block_size},
                             .max_requests = options.max_running,
                             .max_request_tokens = options.max_tokens,

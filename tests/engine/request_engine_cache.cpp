@@ -22,7 +22,8 @@ bool RequestEngineCache::start(Sequence& sequence) {
   if (tiers_) tiers_->poll();
   Namespace name_space;
   if (options_.tenants) name_space.salt = tenant_of(sequence) == 0 ? "even" : "odd";
-  const auto started = cache_->start({.tokens = sequence.tokens, .name_space = name_space});
+  const auto started =
+      cache_->start({.tokens = sequence.tokens, .name_space = name_space, .breakpoints = sequence.breakpoints});
   if (!started) return false;
   if (tiers_) tiers_->take(started->transfers);
   if (options_.tenants && !tiers_) check_own(sequence, started->reused_tokens);

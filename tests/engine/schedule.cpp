@@ -9,6 +9,7 @@
 #include <array>
 #include <numeric>
 #include <ostream>
+#include <set>
 
 namespace stateport::engine {
 namespace {
@@ -84,6 +85,18 @@ void draw_restarts(test::Random& random, Schedule& schedule) {
   for (std::int64_t count = random.between(0, 2); count > 0; --count)
     schedule.events.push_back({.kind = random.chance(70) ? PlannedEvent::Kind::restart : PlannedEvent::Kind::crash,
                                .step = random.between32(1, 10 * requests)});
+}
+
+/// Behind all other draws, so that a seed is the same schedule without them.
+void draw_names(test::Random& random, Schedule& schedule) {
+  if (random.chance(60)) schedule.cache.tail = random.between32(1, 2 * schedule.cache.block_size);
+  if (random.chance(50)) schedule.cache.named_saves = random.between32(1, 3);
+  for (PlannedRequest& request : schedule.requests) {
+    std::set<std::int64_t> named;
+    for (std::int64_t count = random.between(0, 4); count > 0; --count)
+      named.insert(random.between(1, std::ssize(request.prompt)));
+    request.breakpoints.assign(named.begin(), named.end());
+  }
 }
 
 const char* name(PlannedEvent::Kind kind) {
@@ -164,6 +177,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   schedule.budget_tokens = random.between32(2 * cache.block_size, 32);
   draw_events(random, schedule);
   if (draw.tiers) draw_restarts(random, schedule);
+  if (draw.named) draw_names(random, schedule);
   return problem;
 }
 
@@ -182,7 +196,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   const CacheOptions& cache = schedule.cache;
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
-      << cache.alignment << (cache.overlap ? ", overlap" : "") << ", groups " << cache.state_groups << ", budget "
+      << cache.alignment << ", tail " << cache.tail << ", named saves " << cache.named_saves
+      << (cache.overlap ? ", overlap" : "") << ", groups " << cache.state_groups << ", budget "
       << schedule.budget_tokens << ", noise " << schedule.draft_noise;
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
@@ -196,6 +211,7 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
     out << "  request " << request.id << " at step " << request.arrival_step << ", " << request.new_tokens
         << " new tokens after";
     for (const Token token : request.prompt) out << ' ' << token;
+    for (const std::int64_t at : request.breakpoints) out << ", named " << at;
     out << '\n';
   }
   for (const PlannedEvent& event : schedule.events) {

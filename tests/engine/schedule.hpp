@@ -17,6 +17,7 @@ struct PlannedRequest {
   std::int32_t arrival_step = 0;
   std::vector<Token> prompt;
   std::int32_t new_tokens = 1;
+  std::vector<std::int64_t> breakpoints = {};  ///< Prompt::breakpoints
 };
 
 struct PlannedEvent {
@@ -81,6 +82,7 @@ struct Draw {
   /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
   bool tiers = false;
   bool tenants = false;  ///< see CacheOptions
+  bool named = false;    ///< prompts name positions, and some caches leave states before tails
 };
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
 /// preemptions, aborts and resets; with tiers also restarts, and folders that another engine has used.

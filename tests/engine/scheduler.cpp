@@ -40,7 +40,7 @@ Scheduler::Scheduler(const Schedule& schedule, const Model& target, const Model*
       log_(log),
       answers_(count_of_ids(schedule)) {
   for (const PlannedRequest& request : schedule.requests) {
-    Sequence sequence{.id = request.id, .tokens = request.prompt};
+    Sequence sequence{.id = request.id, .tokens = request.prompt, .kv = {}, .breakpoints = request.breakpoints};
     sequence.end_tokens = sequence.known() + request.new_tokens;
     waiting_.push_back(std::move(sequence));
   }

@@ -61,6 +61,7 @@ void unusual(World& world, Setup& setup) {
   setup.slots.budget_bytes = world.wide_number();
   setup.slots.spare_checkpoint_tokens = world.wide_number();
   setup.slots.breakpoint_saves = world.number();
+  setup.slots.tail_tokens = world.wide_number();
 }
 
 void set_groups(World& world, stateport_column_layout& columns, std::size_t count) {

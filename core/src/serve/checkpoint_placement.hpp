@@ -17,6 +17,19 @@
 
 namespace stateport::detail {
 
+/// The deepest position at which a prompt leaves a state, in tokens: before its last `tail` tokens, or at the deepest
+/// named position behind that. `usable` instead, if the hit is less than `step` tokens before: it is the same prompt
+/// again, or a short one.
+[[nodiscard]] constexpr std::int64_t before_tail(std::int64_t prompt, std::int64_t tail, std::int64_t block,
+                                                 std::span<const std::int64_t> named, std::int64_t reused,
+                                                 std::int64_t step) noexcept {
+  const std::int64_t usable = (prompt - 1) / block * block;
+  std::int64_t place = std::max<std::int64_t>(prompt - tail, 0) / block * block;
+  for (const std::int64_t at : named)
+    if (at > place && at <= usable) place = at;
+  return place - reused >= step ? place : usable;
+}
+
 /// Where one request leaves checkpoints, in tokens. See CheckpointPlacement.
 struct PromptCheckpoints {
   CheckpointPlacement placement = CheckpointPlacement::last;
@@ -28,11 +41,22 @@ struct PromptCheckpoints {
   std::int64_t spare = 0;         ///< SlotLayout::spare_checkpoint_tokens
   std::int64_t decode_every = 0;  ///< SlotLayout::decode_checkpoint_tokens
   std::int64_t scan_step = 1;     ///< distance in tokens at which a pass can save its state; 0: only at its end
-  std::span<const std::int64_t> named = {};  ///< RequestRecord::breakpoints()
+  std::int64_t tail = 0;          ///< SlotLayout::tail_tokens
+  std::span<const std::int64_t> named = {};  ///< RequestBook::breakpoints_of()
   std::int32_t named_saves = 0;              ///< SlotLayout::breakpoint_saves
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
+
+  /// Where the prompt leaves a state: usable(), or before its tail.
+  [[nodiscard]] constexpr std::int64_t last() const noexcept {
+    if (tail == 0) return usable();
+    return before_tail(prompt, tail, block, named, reused, scan_step > 0 ? std::lcm(scan_step, block) : block);
+  }
+  /// The pass runs into the tail of the prompt, where it leaves no state.
+  [[nodiscard]] constexpr bool ends_in_tail(std::int64_t end) const noexcept {
+    return tail > 0 && end > last() && last() != usable();
+  }
 
   [[nodiscard]] constexpr bool is_named(std::int64_t at) const noexcept {
     return std::ranges::find(named, at) != named.end();
@@ -41,9 +65,9 @@ struct PromptCheckpoints {
   /// Whether the placement wants the state after `at` tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
     if (at <= reused || at > prompt) return false;
-    if (placement == CheckpointPlacement::every || at == usable()) return true;
+    if (placement == CheckpointPlacement::every || at == last()) return true;
     constexpr std::int64_t rung_max = 4;
-    const std::int64_t before_end = (usable() - at) / block;
+    const std::int64_t before_end = (last() - at) / block;
     switch (placement) {
       case CheckpointPlacement::rungs:
         return at == cached || (at > cached && before_end > 0 && before_end <= rung_max &&
@@ -72,26 +96,39 @@ struct PromptCheckpoints {
     if (end % block != 0) return false;
     if (end > prompt) return decode_every > 0 && end % decode_every == 0;
     if (is_named(end)) return true;
+    if (ends_in_tail(end)) return start < last() && deepest_save(start, last()) == start;
     if (placement != CheckpointPlacement::passes || !by_block || end == prompt) return wants_end(start, end);
-    return end == prompt / block * block || end == cached || scan_step == 0;
+    const std::int64_t last_block = last() == usable() ? prompt / block * block : last();
+    return end == last_block || end == cached || scan_step == 0;
   }
   /// Whether a pass that starts at `start` can save the state after `at` tokens.
   [[nodiscard]] constexpr bool can_save(std::int64_t start, std::int64_t at) const noexcept {
     return at > start && scan_step > 0 && (at - start) % scan_step == 0;
+  }
+  /// The last position up to `at`, at which a pass that starts at `start` can save its state; `start`: there is none.
+  [[nodiscard]] constexpr std::int64_t deepest_save(std::int64_t start, std::int64_t at) const noexcept {
+    while (scan_step > 0 && at > start && !can_save(start, at)) at -= block;
+    return scan_step > 0 ? std::max(at, start) : start;
   }
   /// The positions at which a pass over the prompt saves its state on its way, ascending.
   void saves(std::int64_t start, std::int64_t end, std::vector<std::int64_t>& positions) const {
     positions.clear();
     if (scan_step == 0) return;
     place(start, end, positions);
-    each_named(start, end, [&](std::int64_t at, bool is_saved) {
+    const auto insert = [&](std::int64_t at) {
       const auto next = std::ranges::lower_bound(positions, at);
-      if (is_saved && (next == positions.end() || *next != at)) positions.insert(next, at);
+      if (next == positions.end() || *next != at) positions.insert(next, at);
+    };
+    if (ends_in_tail(end) && deepest_save(start, last()) > start) insert(deepest_save(start, last()));
+    each_named(start, end, [&](std::int64_t at, bool is_saved) {
+      if (is_saved) insert(at);
       return true;
     });
   }
-  /// Where a pass over the prompt ends that could run up to `end`: at the first named position that it cannot save.
+  /// Where a pass over the prompt ends that could run up to `end`: at the first named position that it cannot save, or
+  /// before the tail.
   [[nodiscard]] constexpr std::int64_t cut(std::int64_t start, std::int64_t end) const {
+    if (start < last() && ends_in_tail(end) && deepest_save(start, last()) == start) end = last();
     each_named(start, end, [&](std::int64_t at, bool is_saved) {
       if (!is_saved) end = at;
       return is_saved;
@@ -123,14 +160,14 @@ struct PromptCheckpoints {
         if (wants(at)) add(at);
     } else if (by_block) {
       std::array<std::int64_t, pass_saves_max> candidates = {cached, floor_to(prompt, block), floor_to(end - 1, block)};
+      if (is_named(end) || (tail > 0 && end == last() && end < usable())) candidates.back() = 0;
+      if (ends_in_tail(end)) candidates = {cached};
       std::ranges::sort(candidates);
       std::ranges::for_each(candidates, add);
     } else {
       const std::int64_t branch = floor_to(std::min(cached, usable()), std::lcm(scan_step, block));
       if (branch > reused) add(branch);
-      std::int64_t last = floor_to(end - 1, block);
-      while (last > start && !can_save(start, last)) last -= block;
-      if (!ends_on_checkpoint(start, end)) add(last);
+      if (!ends_on_checkpoint(start, end) && !ends_in_tail(end)) add(deepest_save(start, floor_to(end - 1, block)));
     }
   }
 };
@@ -147,14 +184,15 @@ struct PromptCheckpoints {
           .spare = layout.spare_checkpoint_tokens,
           .decode_every = layout.decode_checkpoint_tokens,
           .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1),
-          .named = record.breakpoints(),
+          .tail = layout.tail_tokens,
+          .named = book.breakpoints_of(request),
           .named_saves = layout.breakpoint_saves};
 }
 
 /// How much of the prompt the next pass runs: see RequestIndex::split.
 [[nodiscard]] inline PromptChunk split_at_checkpoints(const RequestBook& book, RequestId request, std::int64_t start,
                                                       std::int64_t tokens) {
-  if (!book.record(request).breakpoints().empty())
+  if (book.slots.tail_tokens > 0 || !book.breakpoints_of(request).empty())
     tokens = checkpoints_of(book, request).cut(start, start + tokens) - start;
   return {.tokens = tokens, .least_budget = 1};
 }

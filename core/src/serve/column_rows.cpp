@@ -5,6 +5,7 @@
 
 #include "align/chunk_split.hpp"
 #include "align/state_hit.hpp"
+#include "serve/checkpoint_placement.hpp"
 #include "serve/request_options.hpp"
 
 #include <algorithm>
@@ -274,10 +275,13 @@ void ColumnRows::settle_all(const Pass& pass, std::size_t index, std::size_t gro
 
 PromptChunk ColumnRows::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
   if (mode_ != AlignMode::align) return {.tokens = tokens, .least_budget = 1};
-  for (const std::int64_t at : record.breakpoints())
+  for (const std::int64_t at : book_.breakpoints_of(record.id))
     if (at > start) tokens = std::min(tokens, at - start);
-  const ChunkRequest wanted{
-      .start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
+  ChunkRequest wanted{.start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
+  const std::int64_t tail = book_.columns.tail_tokens;
+  if (tail > 0)
+    wanted.tail = wanted.total - before_tail(wanted.total, tail, grid(), book_.breakpoints_of(record.id),
+                                             book_.opened_of(record.id).reused_tokens, grid());
   return {.tokens = split_chunk(wanted, grid()), .least_budget = least_chunk(wanted, grid())};
 }
 

@@ -164,7 +164,8 @@ void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoi
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, book_);
-  checkpoint.named = std::ranges::find(record(request).breakpoints(), tokens) != record(request).breakpoints().end();
+  const std::span<const std::int64_t> named = book_.breakpoints_of(request);
+  checkpoint.named = std::ranges::find(named, tokens) != named.end();
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
   if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;

@@ -24,12 +24,14 @@ RadixSlots::RadixSlots(RequestBook& book)
       kv_(book, checkpoint_slots(options_), std::max(book_.slots.scan_alignment_tokens, 1), nullptr),
       requests_(static_cast<std::size_t>(options_.max_requests)) {
   positions_.reserve(request_blocks(options_));
+  if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
 }
 
 SlotId RadixSlots::take_slot() {
   if (taken_ >= book_.slots.checkpoints) return SlotId{};
   const SlotId slot = kv_.take_state();
   taken_ += std::int32_t{slot.valid()};
+  if (slot.valid() && !ends_.empty()) ends_[slot.index()] = 0;
   return slot;
 }
 
@@ -58,6 +60,10 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   requests_[id.index()] = {.live = live.value()};
   book_.states.of(id)[0] = {.read_column = opened->reused_tokens > 0 ? 0 : -1};
   if (opened->hit.valid()) book_.ages.reused(opened->hit, book_.now_s);
+  if (ends_.empty()) return opened;
+  if (live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
+  if (opened->hit.valid() && std::exchange(ends_[opened->hit.index()], std::uint8_t{0}) != 0)
+    answers_.continued(names.name_space);
   return opened;
 }
 
@@ -235,9 +241,11 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   bool live_donated = false;
   if (how != RequestEnd::aborted && record(id).begun) {
     // A pass that is under way may have changed the live state already.
-    const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id);
+    const bool ends_page =
+        computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id) && keeps_end(id, how);
     if (ends_page && !book_.slots.separate_checkpoints) {
       live_donated = kv_.donate(id, live, {&live, 1}, computed, {.ends = true, .hint = hint});
+      if (live_donated && !ends_.empty()) ends_[live.index()] = 1;
       kept = std::max(kept, computed);
     } else if (ends_page && computed > kept && keep_copy(id, hint)) {
       kept = computed;
@@ -262,11 +270,18 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   if (!slot.valid()) return false;
   if (kv_.donate(id, slot, {&slot, 1}, record(id).computed, {.ends = true, .hint = hint})) {
     --taken_;
+    if (!ends_.empty()) ends_[slot.index()] = 1;
     book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].live, slot.value()));
   } else {
     return_slot(slot);
   }
   return true;
+}
+
+/// With tail_tokens the state behind a whole answer is kept only where prompts continue answers.
+bool RadixSlots::keeps_end(RequestId id, RequestEnd how) {
+  const bool is_answer = how == RequestEnd::finished && record(id).computed >= record(id).prompt_tokens;
+  return ends_.empty() || !is_answer || answers_.keeps(record(id).name_space);
 }
 
 void RadixSlots::keep_to_budget() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "serve/answer_use.hpp"
 #include "serve/radix_kv.hpp"
 #include "serve/request_index.hpp"
 
@@ -66,11 +67,14 @@ class RadixSlots final : public RequestIndex {
   void settle_steps(const RowPlan& row);
   [[nodiscard]] SlotId publish_state(RequestId request, std::int64_t tokens);
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
+  [[nodiscard]] bool keeps_end(RequestId request, RequestEnd how);
   void keep_to_budget();
 
   RadixKv kv_;
   std::vector<Request> requests_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row
+  AnswerUse answers_;                    ///< with tail_tokens
+  std::vector<std::uint8_t> ends_;       ///< with tail_tokens, by slot: it has a state behind an answer, yet unused
   std::int32_t taken_ = 0;               ///< slots for checkpoints that the tree does not have yet
 };
 

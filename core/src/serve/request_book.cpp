@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/request_book.hpp"
 
+#include <stateport/core/align/align_rules.hpp>
+
 #include "serve/request_options.hpp"
 
 namespace stateport::detail {
@@ -26,6 +28,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       passes(options),
       records(make_records(options)),
       opened(records.size()),
+      named(records.size()),
       states(records.size(), groups),
       after(groups),
       ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
@@ -37,6 +40,12 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
   end_copies.reserve(1);
   refused.reserve(records.size() * breakpoints_max);
   stats.cost = options.cost;
+}
+
+void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept {
+  NamedPositions& of_request = named[request.index()];
+  of_request.count = positions.size();
+  for (std::size_t i = 0; i < positions.size(); ++i) of_request.at[i] = floor_to(positions[i], grid_tokens);
 }
 
 }  // namespace stateport::detail

@@ -10,8 +10,10 @@
 #include "serve/request_record.hpp"
 #include "serve/state_ages.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stateport::detail {
@@ -26,12 +28,24 @@ struct RequestBook {
     std::vector<StepCommit> steps;
   };
 
+  /// Prompt::breakpoints on the grid of states, ascending; some may be 0 or equal.
+  struct NamedPositions {
+    std::array<std::int64_t, breakpoints_max> at = {};
+    std::size_t count = 0;
+  };
+
   explicit RequestBook(const RequestCacheOptions& options);
   RequestBook(const RequestBook&) = delete;
   RequestBook& operator=(const RequestBook&) = delete;
 
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
+
+  [[nodiscard]] std::span<const std::int64_t> breakpoints_of(RequestId request) const noexcept {
+    const NamedPositions& positions = named[request.index()];
+    return std::span(positions.at).first(positions.count);
+  }
+  void set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept;
 
   const RequestCacheOptions options;
   const SlotLayout& slots;      ///< slot_layout(options)
@@ -43,6 +57,7 @@ struct RequestBook {
   PassQueue passes;
   std::vector<RequestRecord> records;  ///< by request
   std::vector<OpenedPrompt> opened;    ///< by request
+  std::vector<NamedPositions> named;   ///< by request
   /// After the computed tokens. The index says in open() where a state begins, RequestIndex::note_memory() fills in the
   /// slots.
   StateTable states;

@@ -51,7 +51,8 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
-  record.fill(prompt, book_.options.block_size_tokens, book_.grid_tokens);
+  record.fill(prompt, book_.options.block_size_tokens);
+  book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   book_.now_s = clock_.at(prompt.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = prompt.name_space, .media = prompt.media});
@@ -61,7 +62,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   }
   free_requests_.pop_back();
   ++book_.running;
-  naming_requests_ += record.breakpoint_count > 0;
+  naming_requests_ += !prompt.breakpoints.empty();
   record.running = true;
   record.computed = opened->reused_tokens;
   book_.opened[id.index()] = *opened;
@@ -76,7 +77,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
   index_->note_memory(id);
   started.transfers = take_transfers();
-  started.breakpoints = record.breakpoints();
+  started.breakpoints = book_.breakpoints_of(id);
   return started;
 }
 
@@ -221,7 +222,7 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
 /// Counts the named positions that the row, part of a prompt, ran over.
 void RequestLife::count_breakpoints(const RowPlan& row) {
   std::int64_t before = row.start;
-  for (const std::int64_t at : book_.record(row.request).breakpoints()) {
+  for (const std::int64_t at : book_.breakpoints_of(row.request)) {
     if (at > row.start + row.tokens) return;
     if (at <= before) continue;
     before = at;
@@ -316,7 +317,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   book_.records[request.index()].quiet_until = 0;
   free_requests_.push_back(request.next());
   --book_.running;
-  naming_requests_ -= book_.record(request).breakpoint_count > 0;
+  naming_requests_ -= !book_.breakpoints_of(request).empty();
   if (tiers_) tiers_->end_call();
   if (book_.end_copies.empty()) return {};
   return {.transfers = take_transfers(), .copies = book_.end_copies};

@@ -37,7 +37,7 @@ RequestRecord::RequestRecord(const RequestCacheOptions& options)
   media.reserve(static_cast<std::size_t>(options.block_size_tokens));
 }
 
-void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens, std::int64_t grid_tokens) {
+void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
   tokens.assign(prompt.tokens);
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
@@ -53,8 +53,6 @@ void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens, s
     else
       media.back().id = NameKey::both(media.back().id, key->id);
   hint = prompt.hint;
-  breakpoint_count = prompt.breakpoints.size();
-  for (std::size_t i = 0; i < breakpoint_count; ++i) breakpoints_at[i] = floor_to(prompt.breakpoints[i], grid_tokens);
 }
 
 }  // namespace stateport::detail

@@ -8,8 +8,6 @@
 
 #include "serve/token_list.hpp"
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,21 +44,14 @@ struct alignas(64) RequestRecord {
   Namespace name_space;
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;
-  std::array<std::int64_t, breakpoints_max> breakpoints_at = {};
-  std::size_t breakpoint_count = 0;
 
   /// Makes room for all that a request of such a cache can have.
   explicit RequestRecord(const RequestCacheOptions& options);
-  /// States lie at multiples of `grid_tokens`.
-  void fill(const Prompt& prompt, std::int64_t block_size_tokens, std::int64_t grid_tokens);
+  void fill(const Prompt& prompt, std::int64_t block_size_tokens);
   /// A row of the request ran, and sampled these tokens.
   void count(const RowPlan& row, std::span<const Token> sampled) {
     tokens.append(sampled);
     computed += row.tokens - row.drafts + accepted_bias(static_cast<std::int32_t>(sampled.size()));
-  }
-  /// The named positions of the prompt on the grid of states, ascending; some may be 0 or equal.
-  [[nodiscard]] std::span<const std::int64_t> breakpoints() const noexcept {
-    return std::span(breakpoints_at).first(breakpoint_count);
   }
   [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space, .media = media}; }
 };

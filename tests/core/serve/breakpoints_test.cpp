@@ -46,12 +46,15 @@ RequestCacheOptions random_cache(Random& random, Combination index) {
   RequestCacheOptions options = small_cache(index);
   if (in_columns(index)) {
     if (random.chance(30)) columns(options).mode = AlignMode::all;
+    if (columns(options).mode == AlignMode::align && random.chance(50))
+      columns(options).tail_tokens = random.between(1, 30);
     return options;
   }
   SlotLayout& layout = slots(options);
   layout.checkpoints = 64;
   layout.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
   layout.scan_alignment_tokens = random.between32(-1, 9);
+  if (layout.placement != CheckpointPlacement::every && random.chance(50)) layout.tail_tokens = random.between(1, 20);
   layout.breakpoint_saves = random.chance(50) ? random.between32(1, 8) : 0;
   layout.separate_checkpoints = random.chance(30);
   return options;

@@ -23,11 +23,33 @@ Positions saves_of(const PromptCheckpoints& checkpoints, std::int64_t start, std
   return positions;
 }
 
+/// n, or the place before the tail or a name behind that, where that is a whole step beyond the hit.
+std::int64_t last_of(const PromptCheckpoints& at) {
+  const std::int64_t usable = (at.prompt - 1) / at.block * at.block;
+  std::int64_t place = 0;
+  for (std::int64_t p = at.block; p <= usable; p += at.block)
+    if (p <= at.prompt - at.tail || std::ranges::find(at.named, p) != at.named.end()) place = p;
+  std::int64_t step = at.block;
+  while (step % at.scan_step != 0) step += at.block;
+  return at.tail > 0 && place >= at.reused + step ? place : usable;
+}
+
+/// The last position up to `most` at which a pass can save; `start`: none.
+std::int64_t saved_before(const PromptCheckpoints& at, std::int64_t start, std::int64_t most) {
+  std::int64_t found = start;
+  for (std::int64_t p = at.block; p <= most; p += at.block)
+    if (p > start && (p - start) % at.scan_step == 0) found = p;
+  return found;
+}
+
 /// The rule as CheckpointPlacement and RequestCacheOptions say it, position by position.
 Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t end) {
   std::set<std::int64_t> wanted;
-  const std::int64_t n = (at.prompt - 1) / at.block * at.block;
-  const std::int64_t branch = std::min(at.cached, n);
+  const std::int64_t usable = (at.prompt - 1) / at.block * at.block;
+  const std::int64_t n = last_of(at);
+  const bool in_tail = n < usable && end > n;
+  const bool is_asked = std::ranges::find(at.named, end) != at.named.end() || (end == n && n < usable);
+  const std::int64_t branch = std::min(at.cached, usable);
   std::int64_t deepest = 0;  // behind the start, where the scan can stop, before the end
   for (std::int64_t p = at.block; p < end; p += at.block)
     if (p > start && at.scan_step > 0 && (p - start) % at.scan_step == 0) deepest = p;
@@ -39,6 +61,7 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
         if (beyond) wanted.insert(p);
         break;
       case CheckpointPlacement::rungs:
+        if (beyond && p == at.cached) wanted.insert(p);
         if (beyond && p > at.cached && (left == 1 || left == 2 || left == 4)) wanted.insert(p);
         [[fallthrough]];
       case CheckpointPlacement::branch:
@@ -48,10 +71,10 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
         if (beyond && p == n) wanted.insert(p);
         break;
       case CheckpointPlacement::passes:
-        if (at.by_block &&
-            (p == at.cached || p == at.prompt / at.block * at.block || p == (end - 1) / at.block * at.block))
+        if (at.by_block && (p == at.cached || (!in_tail && (p == at.prompt / at.block * at.block ||
+                                                            (!is_asked && p == (end - 1) / at.block * at.block)))))
           wanted.insert(p);
-        if (!at.by_block && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
+        if (!at.by_block && !in_tail && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
         // The end of the cached prefix, if the scan of a pass from the start of the prompt can stop there; else the
         // last position before it at which the scan can stop.
         if (!at.by_block && p > at.reused && p <= branch && p % at.scan_step == 0) {
@@ -61,6 +84,7 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
         }
     }
   }
+  if (const std::int64_t tail = saved_before(at, start, n); in_tail && tail > start) wanted.insert(tail);
   Positions positions;
   for (const std::int64_t p : wanted)
     if (p > start && (p - start) % at.scan_step == 0) positions.push_back(p);
@@ -105,13 +129,17 @@ TEST_CASE("a pass saves its state at the positions that the placement names, and
     std::ranges::sort(named);
     at.named = named;
     at.named_saves = random.between32(0, 3);
+    if (at.placement != CheckpointPlacement::every && random.chance(50)) at.tail = random.between(1, 30);
     const std::int64_t start = random.chance(50) ? at.reused : random.between(at.reused, at.prompt - 1);
     const std::int64_t end = random.between(start + 1, at.prompt);
     CAPTURE(static_cast<int>(at.placement));
     CAPTURE(start);
     CAPTURE(end);
     Positions expected = model(at, start, end);
-    REQUIRE(at.cut(start, end) == add_named(at, start, end, expected));
+    const std::int64_t first = add_named(at, start, end, expected);
+    const std::int64_t n = last_of(at);
+    const bool is_cut = n < usable * at.block && start < n && n < end && saved_before(at, start, n) == start;
+    REQUIRE(at.cut(start, end) == (is_cut ? std::min(n, first) : first));
     REQUIRE(saves_of(at, start, end) == expected);
     for (const std::int64_t p : named)
       if (p > start) REQUIRE(at.ends_on_checkpoint(start, p));

@@ -28,6 +28,7 @@ void draw_slots(Random& random, RequestCacheOptions& options, SlotLayout layout)
   if (layout.scan_alignment_tokens == 0) layout.scan_alignment_tokens = -1;  // 0 is 1
   options.eviction = learned[static_cast<std::size_t>(random.between(0, 2))];
   layout.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+  if (layout.placement != CheckpointPlacement::every && random.chance(40)) layout.tail_tokens = random.between(1, 12);
   if (random.chance(50)) layout.breakpoint_saves = random.between32(1, 8);
   if (options.index == CacheIndex::tree && layout.placement != CheckpointPlacement::passes && random.chance(50))
     layout.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
@@ -41,6 +42,7 @@ void draw_slots(Random& random, RequestCacheOptions& options, SlotLayout layout)
 void draw_columns(Random& random, RequestCacheOptions& options, AlignMode mode) {
   const bool tree = options.index == CacheIndex::tree;
   ColumnLayout layout{.mode = tree && mode == AlignMode::none ? AlignMode::align : mode};
+  if (layout.mode == AlignMode::align && random.chance(40)) layout.tail_tokens = random.between(1, 20);
   options.eviction = (tree ? learned : plain)[static_cast<std::size_t>(random.between(0, 2))];
   std::int32_t size = options.block_size_tokens;
   while (size <= 2 * options.drafts) size += options.block_size_tokens;

@@ -23,7 +23,7 @@ enum class CacheIndex : std::uint8_t {
 /// Where passes over a prompt leave checkpoints, in whole blocks. The hit has p blocks. The cached KV has j blocks;
 /// p <= j, and blocks beyond n do not count. n is the last position before the prompt's last token: the same prompt can
 /// continue from no later state. If n is 0, or the scan cannot stop at n, a prompt of whole blocks leaves the state at
-/// its end instead.
+/// its end instead. SlotLayout::tail_tokens moves n.
 enum class CheckpointPlacement : std::uint8_t {
   passes,  ///< at j, and at the end of each pass, rounded down to a position at which the scan can stop, at most n.
            ///< Index hash: in place of that end, at the start of the last block that the pass touches, and n
@@ -50,6 +50,14 @@ struct SlotLayout {
   std::int32_t scan_alignment_tokens = 0;
   /// A checkpoint is left out where a pass cannot stop (scan_alignment_tokens) or finds no room.
   CheckpointPlacement placement = CheckpointPlacement::passes;
+  /// > 0: the state that a prompt leaves at n lies before the prompt's last `tail_tokens` tokens instead, for chat
+  /// templates that swap the text before an answer or drop reasoning in the next turn: such a turn leaves the prompt
+  /// near its end. The pass saves that state on its way, rounded down to where the scan can stop; if it cannot stop in
+  /// between, chunk() ends the pass there. A named position (Prompt::breakpoints) behind it takes its place. A prompt
+  /// whose hit lies there already leaves the state at n: the same prompt a third time continues from n. Index tree: the
+  /// state at the end of a finished request is kept only in namespaces where prompts continue answers. 64 suits most
+  /// templates. Not with placement every.
+  std::int64_t tail_tokens = 0;
   /// Named positions (Prompt::breakpoints) at which one pass of a request saves its state on its way, beside those that
   /// the placement saves, where the scan can stop; at the others chunk() ends the pass. Each costs a scratch state of
   /// every request (scratch_slots).
@@ -81,6 +89,9 @@ struct StateGroup {
 struct ColumnLayout {
   AlignMode mode = AlignMode::align;  ///< all: the pass itself writes the state at every boundary; index tree: not none
   std::vector<StateGroup> groups;     ///< at least one
+  /// Mode align: chunk() ends a pass on the last boundary before the prompt's last `tail_tokens` tokens instead of the
+  /// last one before its last token. See SlotLayout::tail_tokens.
+  std::int64_t tail_tokens = 0;
 };
 
 struct RequestCacheOptions {
