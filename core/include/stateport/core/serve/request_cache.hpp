@@ -166,13 +166,14 @@ class RequestCache {
 ///   max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout;
 /// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
 /// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
-/// - slots: checkpoints, an alignment or a budget that is negative, breakpoint_saves outside [0, breakpoints_max], a negative tail_tokens or one with placement every,
-/// separate_checkpoints without checkpoints,
-///   decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index
-///   hash or with placement passes;
+/// - slots: checkpoints, an alignment, tail_tokens or a budget that is negative, tail_tokens with placement every,
+///   breakpoint_saves outside [0, breakpoints_max], separate_checkpoints without checkpoints, decode_checkpoint_tokens
+///   or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index hash or with placement
+///   passes;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
-///   any) not longer than drafts; tail_tokens without mode align; index tree or tiers with mode none; index hash with an order that learns.
+///   any) not longer than drafts; negative tail_tokens, or without mode align; index tree or tiers with mode none;
+///   index hash with an order that learns.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport
