@@ -20,6 +20,7 @@ HINTS = [("told of last turns", ["--hint-last-turns"]), ("told of tool calls", [
          ("told of sessions", ["--hint-sessions"]),
          *((f"told of chances, AUC {auc}", ["--hint-continues", auc]) for auc in ("0.2", "0.5", "0.75", "0.85", "0.95"))]
 GENERATED = ["chat", "agent", "shared-prompt"]
+ENDS = [("`passes`", []), ("tail", ["--tail"]), ("tail and names", ["--tail", "--breakpoints"])]
 SMALL_GIB = [8, 16, 24, 32]
 ORDERS = [("least recently used", "lru"), ("gdsf", "gdsf"), ("hix", "hix")]
 KV_FOR_EVERYTHING = 2_000_000  # blocks: more than a trace has
@@ -31,7 +32,7 @@ class Replay:
 
     def workload(self, name):
         """The options of a trace or of a generated workload, its number of requests included."""
-        if name in GENERATED:
+        if name in [*GENERATED, "template"]:
             return ["--workload", name, "--requests", str(self.requests or 6000)]
         limit = ["--requests", str(self.requests)] if self.requests else []
         return ["--trace", str(self.traces / f"{name}.jsonl"), *limit]
@@ -162,8 +163,33 @@ def tree_table(replay):
     return pool_table(replay, "tree", columns, [(label, ["--policy", order]) for label, order in ORDERS])
 
 
+def ends_table(replay):
+    """Where a prompt leaves its last state, in `serve`. Only of the workload `template` it is known what names would say."""
+    pools = {"slots": [(slots, KV_FOR_EVERYTHING) for slots in (64, 256, 1024)],
+             "tree": [(64, 16384), (256, 16384), (1024, 65536)]}
+    traces = [("chat", "conversation"), ("agents", "agent_sessions")] if replay.traces else []
+    columns = [*traces, ("g. chat", "chat"), ("g. agent", "agent"), ("g. shared", "shared-prompt"),
+               ("template", "template")]
+    rows = []
+    for cache, sizes in pools.items():
+        for order in ("lru", "hix"):
+            for label, options in ENDS:
+                row = [f"{cache}, {order}, {label}"]
+                for _, workload in columns:
+                    fine = ["--block-size", "16"] if workload == "template" else []
+                    for slots, blocks in sizes:
+                        if options == ENDS[2][1] and workload != "template":
+                            row.append("")
+                            continue
+                        row.append(replay.per_cent(workload, "serve", "--cache", cache, "--policy", order, "--slots", str(slots),
+                                                   "--blocks", str(32 * blocks if fine else blocks), *fine, *options))
+                print("|", " | ".join(row), "|", file=sys.stderr, flush=True)
+                rows.append(row)
+    return table(heads([(name, workload, [64, 256, 1024]) for name, workload in columns], ""), rows)
+
+
 TABLES = {"budget": budget_table, "cells": cell_table, "small": small_state_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
-          "tree": tree_table}
+          "tree": tree_table, "ends": ends_table}
 
 
 def main():

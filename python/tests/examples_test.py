@@ -33,6 +33,10 @@ def test_an_image_cache_brings_a_state_back() -> None:
     assert "4 of 4 states" in _run("image_cache.py")
 
 
+def test_a_turn_continues_from_a_named_position() -> None:
+    assert "496 of 500 tokens" in _run("named_positions.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

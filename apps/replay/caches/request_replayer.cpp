@@ -173,7 +173,11 @@ bool RequestReplayer::start(Serving& serving) {
                            workload_.blocks(continuations_[next_]), next_);
   prompt_.clear();
   for (std::int64_t at = 0; at < serving.prompt; ++at) prompt_.push_back(serving.names.token(at));
-  const auto started = cache_->start({.tokens = prompt_, .hint = wanted.hint, .now_s = wanted.arrival_s()});
+  const bool is_named = options_.breakpoints && wanted.left_at_tokens > 0;
+  const auto started = cache_->start({.tokens = prompt_,
+                                      .hint = wanted.hint,
+                                      .now_s = wanted.arrival_s(),
+                                      .breakpoints = {&wanted.left_at_tokens, is_named ? 1u : 0u}});
   if (!started) return false;
   ++next_;
   serving.request = started->request;
@@ -304,8 +308,7 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
 
 /// A pass planned ahead may have changed the state already.
 void RequestReplayer::finish(Serving& serving) {
-  if (!cache_->options().overlap)
-    check(cache_->state(serving.request), serving, serving.computed, "final", false);
+  if (!cache_->options().overlap) check(cache_->state(serving.request), serving, serving.computed, "final", false);
   mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint).copies);
   serving.request = {};
   ++counts_.requests;

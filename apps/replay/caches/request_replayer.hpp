@@ -33,6 +33,7 @@ struct RequestReplayOptions {
   double accept = 0.7;                  ///< chance that a draft is kept, given that the one before it is
   std::uint64_t seed = 1;               ///< of the acceptance
   std::int32_t history_tokens = 1;      ///< conv tokens of a state without drafts, at least 1
+  bool breakpoints = false;             ///< prompts name Request::left_at_tokens
   std::int64_t step_tokens_max = 8192;  ///< prefill tokens of a step, over all requests; at least a block
 };
 

@@ -30,10 +30,13 @@ void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
       {{"us", TimeUnit::us}, {"ms", TimeUnit::ms}, {"s", TimeUnit::s}}, " [ms, BurstGPT: s; not for Azure]")
       .needs(trace);
   app.add_flag("--sort", workload.trace_options.sort, "Serve the trace in the order of its timestamps")->needs(trace);
-  add_choice<WorkloadKind, WorkloadKind>(
-      app, "--workload", workload.generator.kind, "Without a trace: the kind of the generated requests",
-      {{"chat", WorkloadKind::chat}, {"agent", WorkloadKind::agent}, {"shared-prompt", WorkloadKind::shared_prompt}},
-      " [chat]")
+  add_choice<WorkloadKind, WorkloadKind>(app, "--workload", workload.generator.kind,
+                                         "Without a trace: the kind of the generated requests",
+                                         {{"chat", WorkloadKind::chat},
+                                          {"agent", WorkloadKind::agent},
+                                          {"template", WorkloadKind::chat_template},
+                                          {"shared-prompt", WorkloadKind::shared_prompt}},
+                                         " [chat]")
       .excludes(trace);
   auto* seed =
       app.add_option("--seed", workload.generator.seed, "Of everything that is drawn at random")->capture_default_str();

@@ -99,6 +99,8 @@ struct ServeOptions {
   std::int32_t drafts = 0;    ///< align alone, like the next
   double accept = 0.7;        ///< chance that a draft is kept
   bool asynchronous = false;  ///< counters
+  std::int64_t tail_tokens = 0;
+  bool breakpoints = false;  ///< prompts name where the next one of their session leaves them
 };
 
 struct BudgetOptions {

@@ -207,6 +207,11 @@ class Parser {
         ->check(finite_number())
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
+    app.add_flag("--tail{64}", serve_.tail_tokens,
+                 "A prompt leaves its last state before its last tokens, 64 without a number (--tail=32)");
+    app.add_flag(
+        "--breakpoints", serve_.breakpoints,
+        "Prompts name where the next one of their session leaves them, if the workload knows it: template does");
     add_choice<bool, bool>(app, "--counters", serve_.asynchronous,
                            "async = a pass is planned before the last one's count is known",
                            {{"sync", false}, {"async", true}}, " [sync]");

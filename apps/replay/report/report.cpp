@@ -33,7 +33,7 @@ std::string describe_cache(const Report& report) {
   const RunDescription& run = report.run;
   const char* const unlimited = run.unlimited ? " (unlimited)" : "";
   const char* const counters = run.asynchronous ? "asynchronous" : "synchronous";
-  if (report.passes && run.checkpoint == "boundaries")
+  if (report.passes && run.checkpoint.starts_with("boundaries"))
     return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
                        run.slots, unlimited, requests_at_a_time, run.drafts, run.accept, counters);
   if (report.passes)

@@ -6,6 +6,8 @@
 #include "caches/request_replayer.hpp"
 #include "runs/run_setup.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -31,6 +33,7 @@ RequestCacheOptions align_options(const ServeOptions& options, const RunInput& i
                                                   options.asynchronous, index_of(options));
   cache.eviction = options.pools.order();
   cache.memory = memory_of(input);
+  std::get<ColumnLayout>(cache.layout).tail_tokens = options.tail_tokens;
   StateGroup& group = std::get<ColumnLayout>(cache.layout).groups.front();
   group.layout_fingerprint = input.full.fingerprint();
   group.conv_window = conv_window(input.full);
@@ -44,6 +47,8 @@ RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& in
   auto& layout = std::get<SlotLayout>(cache.layout);
   layout.layout_fingerprint = input.checkpoint.fingerprint();
   layout.separate_checkpoints = input.model.checkpoint_type.has_value();
+  layout.tail_tokens = options.tail_tokens;
+  layout.breakpoint_saves = options.breakpoints ? 1 : 0;
   cache.hash = options.pools.hash;
   cache.eviction = options.pools.order();
   cache.memory = memory_of(input);
@@ -57,6 +62,8 @@ void describe_run(const ServeOptions& options, const Workload& workload, RunDesc
   if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts);
   if (align) run.blocks = run.slots;
   run.checkpoint = align ? "boundaries" : "request cache";
+  if (options.tail_tokens > 0) run.checkpoint += fmt::format(", tail {}", options.tail_tokens);
+  if (options.breakpoints) run.checkpoint += ", breakpoints";
   run.drafts = options.drafts;
   run.accept = options.accept;
   run.asynchronous = options.asynchronous;
@@ -84,7 +91,8 @@ int run(const ServeOptions& options) {
                                                                          : pool_options(options, input, report.run),
                                 .accept = options.accept,
                                 .seed = options.common.workload.generator.seed,
-                                .history_tokens = history_tokens(input)};
+                                .history_tokens = history_tokens(input),
+                                .breakpoints = options.breakpoints};
   requests.cache.unchecked_layout = false;
   // A pass without states, whose planning times count: before the runtime starts, whose waiting threads would share
   // the cores, and with the caches to itself.

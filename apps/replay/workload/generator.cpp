@@ -54,6 +54,9 @@ struct Profile {
   std::uint64_t edit_percent;        ///< chance that a turn replaces the last message instead of following it
   std::int64_t context_tokens;       ///< longer conversations are compacted to a summary
   std::int64_t session_interval_ms;  ///< mean time between two new sessions
+  /// > 0: a prompt ends with a text of this length that asks for an answer, and the next prompt has another one there.
+  std::int64_t asking_tokens = 0;
+  Quantiles reasoning_tokens = {};  ///< before an answer; the next prompt does not have them
 };
 
 constexpr Profile chat{.system_prompts = 8,
@@ -90,16 +93,32 @@ constexpr Profile shared_prompt{.system_prompts = 3,
                                 .context_tokens = 64000,
                                 .session_interval_ms = 200};
 
+constexpr Profile chat_template{.system_prompts = 8,
+                                .system_tokens = chat.system_tokens,
+                                .tasks = 0,
+                                .task_tokens = {},
+                                .turns = chat.turns,
+                                .message_tokens = chat.message_tokens,
+                                .output_tokens = chat.output_tokens,
+                                .think_ms = chat.think_ms,
+                                .edit_percent = 8,
+                                .context_tokens = 64000,
+                                .session_interval_ms = 1500,
+                                .asking_tokens = 8,
+                                .reasoning_tokens = {0, 100, 200, 350, 550, 800, 1200, 2000, 6000}};
+
 const Profile& profile_of(WorkloadKind kind) {
   switch (kind) {
     case WorkloadKind::chat:
       return chat;
     case WorkloadKind::agent:
       return agent;
+    case WorkloadKind::chat_template:
+      return chat_template;
     case WorkloadKind::shared_prompt:
       return shared_prompt;
   }
-  throw InvalidArgument("kind", "?", "chat, agent or shared-prompt");
+  throw InvalidArgument("kind", "?", "chat, agent, template or shared-prompt");
 }
 
 struct Session {
@@ -131,6 +150,10 @@ class Generator {
   }
 
  private:
+  // Names of the texts of a template.
+  static constexpr std::uint64_t asking_text = 1;    ///< at the end of a prompt
+  static constexpr std::uint64_t answered_text = 2;  ///< before an answer of an earlier turn
+
   struct Text {
     std::uint64_t content;
     std::int64_t tokens;
@@ -165,12 +188,20 @@ class Generator {
     }
     session.last_message = stream.mark();
     append(session, {draw_.bits(), draw_.from(profile_.message_tokens)});
-    const Request request{.arrival_ms = turn.at_ms,
-                          .input_tokens = stream.tokens(),
-                          .output_tokens = draw_.from(profile_.output_tokens),
-                          .session = static_cast<std::int64_t>(turn.session)};
+    const TokenStream::Mark asked = stream.mark();
+    const bool is_rewritten = profile_.asking_tokens > 0;
+    append(session, {asking_text, profile_.asking_tokens});
+    Request request{.arrival_ms = turn.at_ms,
+                    .input_tokens = stream.tokens(),
+                    .output_tokens = draw_.from(profile_.output_tokens),
+                    .session = static_cast<std::int64_t>(turn.session),
+                    .left_at_tokens = is_rewritten ? asked.tokens : 0};
+    const std::int64_t answer_tokens = request.output_tokens;
+    if (is_rewritten) request.output_tokens += draw_.from(profile_.reasoning_tokens);
     workload_.add(request, stream.full_blocks());
-    append(session, {draw_.bits(), request.output_tokens});
+    if (is_rewritten) stream.rewind(asked);
+    append(session, {answered_text, profile_.asking_tokens});
+    append(session, {draw_.bits(), answer_tokens});
     if (--session.turns_left > 0) {
       constexpr std::int64_t ms_per_output_token = 15;
       const std::int64_t answered_ms = turn.at_ms + request.output_tokens * ms_per_output_token;
@@ -200,6 +231,8 @@ std::string_view name(WorkloadKind kind) noexcept {
       return "chat";
     case WorkloadKind::agent:
       return "agent";
+    case WorkloadKind::chat_template:
+      return "template";
     case WorkloadKind::shared_prompt:
       return "shared-prompt";
   }

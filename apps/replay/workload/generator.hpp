@@ -9,9 +9,10 @@
 namespace stateport::replay {
 
 enum class WorkloadKind : std::uint8_t {
-  chat,          ///< multi-turn sessions, a few shared system prompts, seconds to minutes of thinking, some edits
-  agent,         ///< long tool-calling sessions on one large system prompt, compacted when they grow too long
-  shared_prompt  ///< single questions after one of many shared documents: every hit needs a branch point
+  chat,           ///< multi-turn sessions, a few shared system prompts, seconds to minutes of thinking, some edits
+  agent,          ///< long tool-calling sessions on one large system prompt, compacted when they grow too long
+  chat_template,  ///< chat with reasoning: the next turn drops it, and has another text before the answer
+  shared_prompt   ///< single questions after one of many shared documents: every hit needs a branch point
 };
 
 [[nodiscard]] std::string_view name(WorkloadKind kind) noexcept;

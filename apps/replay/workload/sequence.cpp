@@ -39,7 +39,8 @@ std::vector<std::size_t> find_continuations(const Workload& workload) {
     continuations[i] = i;
     const std::int64_t session = workload.request(i).session;
     if (session < 0) continue;
-    if (const auto next = next_of_session.find(session); next != next_of_session.end()) {
+    const bool is_rewritten = workload.request(i).left_at_tokens > 0;
+    if (const auto next = next_of_session.find(session); next != next_of_session.end() && !is_rewritten) {
       const std::span<const BlockIdentity> own = workload.blocks(i);
       const std::span<const BlockIdentity> later = workload.blocks(next->second);
       if (later.size() > own.size() && std::ranges::equal(own, later.first(own.size())))

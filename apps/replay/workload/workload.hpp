@@ -20,6 +20,9 @@ struct Request {
   std::int64_t output_tokens = 0;
   std::int64_t session = -1;  ///< -1: unknown
   ReuseHint hint;             ///< hint that the index receives
+  /// The next prompt of the session shares these tokens with this one and no more: not its end, nor its answer. 0: not
+  /// known.
+  std::int64_t left_at_tokens = 0;
 
   [[nodiscard]] double arrival_s() const noexcept { return static_cast<double>(arrival_ms) / 1000; }
 };

@@ -50,8 +50,16 @@ struct PromptCheckpoints {
 
   /// Where the prompt leaves a state: usable(), or before its tail.
   [[nodiscard]] constexpr std::int64_t last() const noexcept {
-    if (tail == 0) return usable();
-    return before_tail(prompt, tail, block, named, reused, scan_step > 0 ? std::lcm(scan_step, block) : block);
+    return tail == 0 ? usable() : before_tail(prompt, tail, block, named, reused, step());
+  }
+  /// Where the prompt leaves the cached prefix; 0: so soon behind the hit that it is the state before the tail of the
+  /// prompt that it leaves. One more state would save few tokens.
+  [[nodiscard]] constexpr std::int64_t branch() const noexcept {
+    return tail > 0 && cached - reused < tail + step() ? 0 : cached;
+  }
+  /// Distance of the positions at which passes from the start of a prompt can leave states.
+  [[nodiscard]] constexpr std::int64_t step() const noexcept {
+    return scan_step > 0 ? std::lcm(scan_step, block) : block;
   }
   /// The pass runs into the tail of the prompt, where it leaves no state.
   [[nodiscard]] constexpr bool ends_in_tail(std::int64_t end) const noexcept {
@@ -70,10 +78,10 @@ struct PromptCheckpoints {
     const std::int64_t before_end = (last() - at) / block;
     switch (placement) {
       case CheckpointPlacement::rungs:
-        return at == cached || (at > cached && before_end > 0 && before_end <= rung_max &&
-                                std::has_single_bit(static_cast<std::uint64_t>(before_end)));
+        return at == branch() || (at > cached && before_end > 0 && before_end <= rung_max &&
+                                  std::has_single_bit(static_cast<std::uint64_t>(before_end)));
       case CheckpointPlacement::branch:
-        return at == cached && before_end > 0;
+        return at == branch() && before_end > 0;
       default:
         return false;
     }
@@ -99,7 +107,7 @@ struct PromptCheckpoints {
     if (ends_in_tail(end)) return start < last() && deepest_save(start, last()) == start;
     if (placement != CheckpointPlacement::passes || !by_block || end == prompt) return wants_end(start, end);
     const std::int64_t last_block = last() == usable() ? prompt / block * block : last();
-    return end == last_block || end == cached || scan_step == 0;
+    return end == last_block || end == branch() || scan_step == 0;
   }
   /// Whether a pass that starts at `start` can save the state after `at` tokens.
   [[nodiscard]] constexpr bool can_save(std::int64_t start, std::int64_t at) const noexcept {
@@ -159,14 +167,15 @@ struct PromptCheckpoints {
       for (std::int64_t at = floor_to(start, block) + block; at < end; at += block)
         if (wants(at)) add(at);
     } else if (by_block) {
-      std::array<std::int64_t, pass_saves_max> candidates = {cached, floor_to(prompt, block), floor_to(end - 1, block)};
+      std::array<std::int64_t, pass_saves_max> candidates = {branch(), floor_to(prompt, block),
+                                                             floor_to(end - 1, block)};
       if (is_named(end) || (tail > 0 && end == last() && end < usable())) candidates.back() = 0;
-      if (ends_in_tail(end)) candidates = {cached};
+      if (ends_in_tail(end)) candidates = {branch()};
       std::ranges::sort(candidates);
       std::ranges::for_each(candidates, add);
     } else {
-      const std::int64_t branch = floor_to(std::min(cached, usable()), std::lcm(scan_step, block));
-      if (branch > reused) add(branch);
+      const std::int64_t leaves = floor_to(std::min(branch(), usable()), step());
+      if (leaves > reused) add(leaves);
       if (!ends_on_checkpoint(start, end) && !ends_in_tail(end)) add(deepest_save(start, floor_to(end - 1, block)));
     }
   }

@@ -34,6 +34,13 @@ std::int64_t last_of(const PromptCheckpoints& at) {
   return at.tail > 0 && place >= at.reused + step ? place : usable;
 }
 
+/// j, if it is further behind the hit than a tail and a step.
+std::int64_t branch_of(const PromptCheckpoints& at) {
+  std::int64_t step = at.block;
+  while (step % at.scan_step != 0) step += at.block;
+  return at.tail > 0 && at.cached < at.reused + at.tail + step ? 0 : at.cached;
+}
+
 /// The last position up to `most` at which a pass can save; `start`: none.
 std::int64_t saved_before(const PromptCheckpoints& at, std::int64_t start, std::int64_t most) {
   std::int64_t found = start;
@@ -49,7 +56,8 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
   const std::int64_t n = last_of(at);
   const bool in_tail = n < usable && end > n;
   const bool is_asked = std::ranges::find(at.named, end) != at.named.end() || (end == n && n < usable);
-  const std::int64_t branch = std::min(at.cached, usable);
+  const std::int64_t leaves = branch_of(at);
+  const std::int64_t branch = std::min(leaves, usable);
   std::int64_t deepest = 0;  // behind the start, where the scan can stop, before the end
   for (std::int64_t p = at.block; p < end; p += at.block)
     if (p > start && at.scan_step > 0 && (p - start) % at.scan_step == 0) deepest = p;
@@ -61,18 +69,18 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
         if (beyond) wanted.insert(p);
         break;
       case CheckpointPlacement::rungs:
-        if (beyond && p == at.cached) wanted.insert(p);
+        if (beyond && p == leaves) wanted.insert(p);
         if (beyond && p > at.cached && (left == 1 || left == 2 || left == 4)) wanted.insert(p);
         [[fallthrough]];
       case CheckpointPlacement::branch:
-        if (beyond && p == at.cached && p <= n) wanted.insert(p);
+        if (beyond && p == leaves && p <= n) wanted.insert(p);
         [[fallthrough]];
       case CheckpointPlacement::last:
         if (beyond && p == n) wanted.insert(p);
         break;
       case CheckpointPlacement::passes:
-        if (at.by_block && (p == at.cached || (!in_tail && (p == at.prompt / at.block * at.block ||
-                                                            (!is_asked && p == (end - 1) / at.block * at.block)))))
+        if (at.by_block && (p == leaves || (!in_tail && (p == at.prompt / at.block * at.block ||
+                                                         (!is_asked && p == (end - 1) / at.block * at.block)))))
           wanted.insert(p);
         if (!at.by_block && !in_tail && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
         // The end of the cached prefix, if the scan of a pass from the start of the prompt can stop there; else the

@@ -74,6 +74,25 @@ TEST_CASE("a prompt that leaves another one in its tail continues from before it
     }
 }
 
+TEST_CASE("a prompt that leaves another one in its tail leaves no state of its own there") {
+  for (const Combination index : slot_combinations)
+    for (const CheckpointPlacement placement : placements) {
+      if (placement == CheckpointPlacement::rungs) continue;  // it adds others
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(placement));
+      const RequestCacheOptions options = tail_cache(index, 20, placement);
+      const auto cache = make_request_cache(options);
+      StateWorld world(options);
+      Tokens prompt = counting(61);
+      static_cast<void>(serve_alone(*cache, world, prompt, 1, RequestEnd::aborted));
+      prompt.resize(52);
+      for (Token token = 0; token < 40; ++token) prompt.push_back(token);
+      CHECK(serve_alone(*cache, world, prompt, 1, RequestEnd::aborted).reused_tokens == 40);
+      CHECK(cache->usage().states == 2);  // at 40 and 72
+      CHECK(left_after(*cache, prompt, 91) == 72);
+    }
+}
+
 TEST_CASE("a prompt that is no longer than its tail and a step leaves its state at its last whole block") {
   for (const Combination index : every_combination)
     for (const CheckpointPlacement placement : placements) {

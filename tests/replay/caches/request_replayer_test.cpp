@@ -85,6 +85,31 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
           }
 }
 
+TEST_CASE("a template's turns continue from before the tail of the last one, or from the position that it named") {
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    const Workload workload =
+        generate_workload({.kind = WorkloadKind::chat_template, .requests = 60, .block_size_tokens = 16});
+    std::array<std::int64_t, 3> hit_tokens = {};
+    for (std::size_t way = 0; way < hit_tokens.size(); ++way) {
+      RequestReplayOptions options{.cache = pool_cache_options(workload, index, 2'000'000, 400, false),
+                                   .history_tokens = history};
+      auto& layout = std::get<SlotLayout>(options.cache.layout);
+      layout.tail_tokens = way >= 1 ? 64 : 0;
+      layout.breakpoint_saves = way == 2 ? 1 : 0;
+      options.breakpoints = way == 2;
+      SymbolicPasses states = symbols_for(options);
+      RequestReplayer replayer(workload, options, states);
+      serve_all(replayer);
+      CHECK(states.wrong_reads == 0);
+      CHECK(replayer.counts().first_mismatch.empty());
+      hit_tokens[way] = replayer.counts().hit_tokens;
+    }
+    CHECK(hit_tokens[0] < hit_tokens[1]);
+    CHECK(hit_tokens[0] < hit_tokens[2]);
+  }
+}
+
 TEST_CASE("requests are served alike by block hash and by tokens") {
   for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
     for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})

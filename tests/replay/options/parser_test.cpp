@@ -129,6 +129,12 @@ TEST_CASE("options with units and parts are read") {
   CHECK(serve.pools.cache == CacheKind::align);
   CHECK(serve.drafts == 3);
   CHECK(serve.asynchronous);
+  CHECK(serve.tail_tokens == 0);
+  CHECK(parsed<ServeOptions>("serve --tail").tail_tokens == 64);
+  const auto named = parsed<ServeOptions>("serve --workload template --tail=32 --breakpoints");
+  CHECK(named.tail_tokens == 32);
+  CHECK(named.breakpoints);
+  CHECK(named.common.workload.generator.kind == WorkloadKind::chat_template);
   CHECK(parsed<PromptsOptions>("--checkpoint-dtype int8").common.model.checkpoint_type == ElementType::int8_block32);
   CHECK_FALSE(parsed<PromptsOptions>("--checkpoint-dtype model").common.model.checkpoint_type);
 }

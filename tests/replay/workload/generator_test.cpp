@@ -31,7 +31,8 @@ double repeated_share(const Workload& workload) {
   return 1.0 - static_cast<double>(workload.distinct_blocks()) / static_cast<double>(workload.total_blocks());
 }
 
-constexpr WorkloadKind kinds[] = {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt};
+constexpr WorkloadKind kinds[] = {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::chat_template,
+                                  WorkloadKind::shared_prompt};
 
 }  // namespace
 
@@ -66,6 +67,29 @@ TEST_CASE("every kind repeats prefixes in its own measure") {
   CHECK((chat > 0.4 && chat < 0.9));
   CHECK((agent > 0.8 && agent < 0.99));
   CHECK((shared_prompt > 0.5 && shared_prompt < 0.99));
+}
+
+TEST_CASE("of a template the next turn shares what lies before the text that asks for the answer, and no more") {
+  const Workload workload =
+      generate_workload({.kind = WorkloadKind::chat_template, .requests = 400, .block_size_tokens = 1});
+  std::map<std::int64_t, std::size_t> last;
+  std::int64_t turns = 0, edits = 0;
+  for (std::size_t i = 0; i < workload.size(); ++i) {
+    const Request& request = workload.request(i);
+    REQUIRE(request.left_at_tokens == request.input_tokens - 8);
+    const auto before = last.find(request.session);
+    if (before != last.end()) {
+      const auto earlier = workload.blocks(before->second);
+      const auto later = workload.blocks(i);
+      const auto differs = std::ranges::mismatch(earlier, later).in1 - earlier.begin();
+      const std::int64_t left_at = workload.request(before->second).left_at_tokens;
+      ++(differs == left_at ? turns : edits);
+      REQUIRE(differs <= left_at);
+    }
+    last[request.session] = i;
+  }
+  CHECK(turns > 8 * edits);
+  CHECK(edits > 0);
 }
 
 TEST_CASE("the block size changes how a workload is cut, not its prompts") {

@@ -54,7 +54,8 @@ struct SlotLayout {
   /// templates that swap the text before an answer or drop reasoning in the next turn: such a turn leaves the prompt
   /// near its end. The pass saves that state on its way, rounded down to where the scan can stop; if it cannot stop in
   /// between, chunk() ends the pass there. A named position (Prompt::breakpoints) behind it takes its place. A prompt
-  /// whose hit lies there already leaves the state at n: the same prompt a third time continues from n. Index tree: the
+  /// whose hit lies there already leaves the state at n: the same prompt a third time continues from n. One whose KV is
+  /// cached less than a tail beyond its hit leaves none at j. Index tree: the
   /// state at the end of a finished request is kept only in namespaces where prompts continue answers. 64 suits most
   /// templates. Not with placement every.
   std::int64_t tail_tokens = 0;
