@@ -260,7 +260,8 @@ class PassCommit:
     next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
     room. refused_breakpoints: REFUSED_BREAKPOINT [n], named positions that the pass ran over without leaving a
-    checkpoint: there was no room, or it could neither stop nor save there. transfers: TRANSFER [n], which come before the copies (CacheTiers)."""
+    checkpoint: there was no room, or it could neither stop nor save there. transfers: TRANSFER [n], which come before
+    the copies (CacheTiers)."""
 
     def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
         self.transfers = answered_transfers(struct)
