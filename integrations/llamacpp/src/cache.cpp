@@ -81,11 +81,19 @@ RequestCacheOptions make_options(const CacheOptions& options, const ImageSizes& 
       .eviction = EvictionOrder::hix,
       .memory = {.state_bytes = state_bytes,
                  .kv_bytes_per_token = std::max<std::int64_t>(1, kv_bytes / options.block_tokens)}};
-  if (!options.files.folder.empty())
-    made.tiers = {.file_bytes = static_cast<std::int64_t>(options.files.capacity_bytes),
-                  .state_image_bytes = static_cast<std::int64_t>(ImageLayout(state, {}).image_bytes()),
-                  .kv_image_bytes = static_cast<std::int64_t>(ImageLayout(kv, {}).image_bytes())};
+  made.tiers = {.state_image_bytes = static_cast<std::int64_t>(ImageLayout(state, {}).image_bytes()),
+                .kv_image_bytes = static_cast<std::int64_t>(ImageLayout(kv, {}).image_bytes()),
+                .write_through = options.store != nullptr};
+  if (!options.files.folder.empty()) made.tiers.file_bytes = static_cast<std::int64_t>(options.files.capacity_bytes);
+  if (options.store != nullptr)
+    made.tiers.remote_bytes = options.store_bytes == 0 ? 4 * options.memory_bytes : options.store_bytes;
   return made;
+}
+
+/// Objects of the store hold whole images.
+SharedLayout whole(const StateSpec& spec) {
+  const std::int64_t extent = spec.tensors()[0].shape[0];
+  return {.layout = ModelLayout(spec, {{.axis = 0, .bands = {{.extent = extent}}}})};
 }
 
 /// All that images depend on, beside their sizes.
@@ -158,11 +166,15 @@ class Cache::Impl {
         states_(memory_, sizes_.state, checkpoint_slots(cache_->options()), stream_),
         kv_(memory_, sizes_.kv_block, kv_blocks(cache_->options()), stream_),
         batch_(llama_n_batch(context)) {
-    if (options.files.folder.empty()) return;
-    mover_.emplace(memory_, StateTiersOptions{.states = {&states_.store()},
-                                              .kv = &kv_.store(),
-                                              .model = model_id(context, params, weights),
-                                              .files = options.files});
+    if (cache_->tiers() == nullptr) return;
+    StateTiersOptions tiers{
+        .states = {&states_.store()}, .kv = &kv_.store(), .model = model_id(context, params, weights)};
+    if (!options.files.folder.empty()) tiers.files = options.files;
+    if (options.store != nullptr)
+      tiers.remote = RemoteOptions{
+          .store = options.store, .states = {whole(states_.store().spec())}, .kv = whole(kv_.store().spec())};
+    mover_.emplace(memory_, tiers);
+    if (mover_->files() == nullptr) return;
     for (const ImageKey& image : mover_->files()->keys())
       if (!cache_->tiers()->attach(Medium::file, image)) mover_->remove(stream_, {&image, 1});
   }
@@ -274,8 +286,9 @@ class Cache::Impl {
   void drain() {
     if (!mover_) return;
     CacheTiers& tiers = *cache_->tiers();
-    for (std::int64_t written = -1; written < tiers.usage(Medium::file).bytes_written;) {
-      written = tiers.usage(Medium::file).bytes_written;
+    const Medium slowest = mover_->files() != nullptr ? Medium::file : Medium::remote;
+    for (std::int64_t written = -1; written < tiers.usage(slowest).bytes_written;) {
+      written = tiers.usage(slowest).bytes_written;
       move(tiers.drain());
       while (tiers.transfers_under_way() > 0) end_transfers();
     }
@@ -286,7 +299,7 @@ class Cache::Impl {
   }
   [[nodiscard]] const RequestCache& cache() const noexcept { return *cache_; }
   [[nodiscard]] const ImageWork& work() const noexcept { return work_; }
-  [[nodiscard]] TierUsage files() const { return mover_ ? cache_->tiers()->usage(Medium::file) : TierUsage{}; }
+  [[nodiscard]] TierUsage usage(Medium medium) const { return mover_ ? cache_->tiers()->usage(medium) : TierUsage{}; }
   [[nodiscard]] const ImageSizes& sizes() const noexcept { return sizes_; }
 
  private:
@@ -468,8 +481,8 @@ const RequestCache& Cache::decisions() const noexcept {
 const ImageWork& Cache::image_work() const noexcept {
   return impl_->work();
 }
-TierUsage Cache::files() const {
-  return impl_->files();
+TierUsage Cache::usage(Medium medium) const {
+  return impl_->usage(medium);
 }
 std::size_t Cache::state_bytes() const noexcept {
   return impl_->sizes().state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images that are damaged or that belong to another model are no hits.
 #include <stateport/backends/host_resource.hpp>
+#include <stateport/tiers/in_process_store.hpp>
 
 #include "engine.hpp"
 #include "image_stores.hpp"
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 
 using namespace stateport;
@@ -68,6 +70,26 @@ TEST_CASE("images of other weights, types of KV and sizes of blocks are not used
   CHECK(cache.files().states == 0);
   CachedEngine same(model.get(), options);
   CHECK(same.serve(prompt).reused == 192);
+}
+
+TEST_CASE("processes share states through a store") {
+  const Model model = load("granitehybrid");
+  const auto objects = std::make_shared<InProcessObjects>(std::uint64_t{64} << 20);
+  InProcessStore ours(objects), theirs(objects), others(objects);
+  const Tokens shared = random_prompt(model.get(), 150, 1);
+  CachedEngine first(model.get(), {.memory_bytes = 64 << 20, .checkpoint_tokens = 64, .store = &ours});
+  static_cast<void>(first.serve(joined(shared, random_prompt(model.get(), 50, 2))));
+  first.cache().drain();
+  CHECK(first.cache().store().states == 3);
+
+  CachedEngine second(model.get(), {.memory_bytes = 64 << 20, .checkpoint_tokens = 64, .store = &theirs});
+  PlainEngine plain(model.get());
+  const Answer answer = second.serve(joined(shared, random_prompt(model.get(), 40, 3)), 4);
+  CHECK(answer.reused == 128);
+  CHECK(largest_difference(plain, answer) < rounding);
+  CHECK(second.cache().store().loads == 1);
+  CachedEngine foreign(model.get(), {.memory_bytes = 64 << 20, .store = &others}, 2048, "other weights");
+  CHECK(foreign.serve(answer.prompt).reused == 0);
 }
 
 TEST_CASE("damaged files are misses") {

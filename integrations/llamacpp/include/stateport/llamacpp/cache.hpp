@@ -4,6 +4,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 #include <stateport/tiers/file_tier.hpp>
 #include <stateport/tiers/image.hpp>
+#include <stateport/tiers/remote_store.hpp>
 
 #include <llama.h>
 
@@ -35,6 +36,11 @@ struct CacheOptions {
   std::int64_t checkpoint_tokens = 512;
   /// Below that memory: files, which survive the process. An empty folder: none.
   FileTierOptions files;
+  /// Below these: a store that processes and machines share. Every state goes there as soon as it is kept. Must outlive
+  /// the cache, and serves no one else meanwhile. Null: none.
+  RemoteStore* store = nullptr;
+  /// The bytes of images in the store that the cache remembers; 0: four times memory_bytes.
+  std::int64_t store_bytes = 0;
 };
 
 /// A request that starts.
@@ -117,19 +123,21 @@ class Cache {
   /// Tokens that need not be computed any more: reused, loaded or committed.
   [[nodiscard]] std::int64_t computed(RequestId request) const;
 
-  /// Writes all that is cached to files: before the process ends. Waits for them. Nothing without files.
+  /// Writes all that is cached to files, without files to the store: before the process ends. Waits for them.
   void drain();
   /// Decisions, statistics and contents.
   [[nodiscard]] const RequestCache& decisions() const noexcept;
   [[nodiscard]] const ImageWork& image_work() const noexcept;
-  /// Contents of the files and the work with them; all zero without files.
-  [[nodiscard]] TierUsage files() const;
+  /// Contents of the files and the work with them, and those of the store; all zero without them.
+  [[nodiscard]] TierUsage files() const { return usage(Medium::file); }
+  [[nodiscard]] TierUsage store() const { return usage(Medium::remote); }
   /// Of the image of one state, and of the KV of one block.
   [[nodiscard]] std::size_t state_bytes() const noexcept;
   [[nodiscard]] std::size_t kv_block_bytes() const noexcept;
 
  private:
   class Impl;
+  [[nodiscard]] TierUsage usage(Medium medium) const;
   std::unique_ptr<Impl> impl_;
 };
 
