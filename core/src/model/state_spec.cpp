@@ -79,6 +79,12 @@ StateSpec::StateSpec(std::vector<StateTensorSpec> tensors) : tensors_(std::move(
   fingerprint_ = fingerprint_of(tensors_);
 }
 
+StateSpec StateSpec::opaque(std::int64_t bytes) {
+  constexpr std::int64_t element = 4;
+  require(bytes > 0 && bytes % element == 0, "bytes", bytes, "must be a multiple of 4, and not 0");
+  return uniform(1, {}, {.shape = {bytes / element, 1, 1}, .type = ElementType::fp32});
+}
+
 StateSpec StateSpec::uniform(std::int32_t layers, const ConvShape& conv, const RecurrentShape& recurrent) {
   require(layers >= 1, "layers", layers, "must be >= 1");
   std::vector<StateTensorSpec> tensors;

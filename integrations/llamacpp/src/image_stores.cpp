@@ -34,8 +34,7 @@ Tag tag_of(std::span<const std::byte> image, std::span<const llama_token> prefix
 }  // namespace
 
 StateSpec ImageStore::spec(std::size_t image_bytes) {
-  const auto elements = static_cast<std::int64_t>((tag_offset(image_bytes) + sizeof(Tag)) / sizeof(float));
-  return StateSpec::uniform(1, {}, {.shape = {elements, 1, 1}});
+  return StateSpec::opaque(static_cast<std::int64_t>(tag_offset(image_bytes) + sizeof(Tag)));
 }
 
 ImageStore::ImageStore(MemoryResource& memory, std::size_t image_bytes, std::int32_t slots, const Stream& stream)

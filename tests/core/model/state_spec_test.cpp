@@ -22,6 +22,17 @@ TEST_CASE("a uniform spec lists conv before recurrent and sums their bytes") {
   CHECK(spec.slot_bytes() == 2 * (3 * 8 * 2 + 16 * 4));
 }
 
+TEST_CASE("an opaque spec is one tensor of whole words") {
+  const StateSpec spec = StateSpec::opaque(1004);
+  CHECK(spec.tensors().size() == 1);
+  CHECK(spec.slot_bytes() == 1004);
+  CHECK(spec.fingerprint() != StateSpec::opaque(1000).fingerprint());
+  CHECK_THROWS_WITH_AS(static_cast<void>(StateSpec::opaque(0)), "bytes = 0 (must be a multiple of 4, and not 0)",
+                       InvalidArgument);
+  for (const std::int64_t bytes : {std::int64_t{-4}, std::int64_t{1002}, (std::int64_t{1} << 40) + 4})
+    CHECK_THROWS_AS(static_cast<void>(StateSpec::opaque(bytes)), InvalidArgument);
+}
+
 TEST_CASE("fingerprints tell layouts, types and shapes apart") {
   const auto base = StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}});
   CHECK(base.fingerprint() == StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}}).fingerprint());

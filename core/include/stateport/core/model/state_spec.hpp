@@ -108,6 +108,9 @@ class StateSpec {
 
   /// `layers` equal layers in group 0, each with the conv and the recurrent tensor that is not empty.
   [[nodiscard]] static StateSpec uniform(std::int32_t layers, const ConvShape& conv, const RecurrentShape& recurrent);
+  /// Bytes that only the engine understands, such as an image of its own: one tensor, whole and unconverted in copies
+  /// and tiers. Throws InvalidArgument for 0 bytes, a number that is no multiple of 4, and more than 2^40.
+  [[nodiscard]] static StateSpec opaque(std::int64_t bytes);
 
   [[nodiscard]] std::span<const StateTensorSpec> tensors() const noexcept { return tensors_; }
   /// Natural bytes of one state: the sum over all tensors, without gaps.
