@@ -11,16 +11,19 @@ KvPagePool::KvPagePool(std::int64_t indices, std::int32_t page_size) : page_size
   require(page_size >= 1, "page_size", page_size, "must be at least 1");
   require(indices >= 0 && indices <= INT32_MAX - page_size, "indices", indices, "must fit 32-bit indices");
   ring_.resize(static_cast<std::size_t>(indices / page_size));
-  used_.resize(ring_.size() + 1);
+  state_.resize(ring_.size() + 1, State::free);
   reset();
 }
 
 void KvPagePool::reset() noexcept {
   first_ = 0;
-  free_pages_ = pages();
-  std::int32_t page = 0;
-  for (std::int32_t& entry : ring_) entry = ++page;
-  std::ranges::fill(used_, std::uint8_t{0});
+  free_pages_ = 0;
+  for (std::int32_t page = 1; page <= pages(); ++page) {
+    State& state = state_[static_cast<std::size_t>(page)];
+    if (state == State::closed) continue;
+    state = State::free;
+    ring_[static_cast<std::size_t>(free_pages_++)] = page;
+  }
 }
 
 bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
@@ -28,7 +31,7 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
   if ((count + page_size_ - 1) / page_size_ > free_pages_) return false;
   for (std::int64_t done = 0; done < count;) {
     const std::int32_t page = ring_[static_cast<std::size_t>(first_)];
-    used_[static_cast<std::size_t>(page)] = 1;
+    state_[static_cast<std::size_t>(page)] = State::used;
     first_ = first_ + 1 == pages() ? 0 : first_ + 1;
     --free_pages_;
     for (std::int32_t i = 0; i < page_size_ && done < count; ++i, ++done)
@@ -40,26 +43,57 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
 void KvPagePool::release(std::span<const KvIndex> indices) {
   for (const KvIndex index : indices) {
     require(index >= page_size_ && index / page_size_ <= pages(), "indices", index, "is out of range");
-    require(used_[static_cast<std::size_t>(index / page_size_)] != 0, "indices", index, "is in a free page");
+    require(state_[static_cast<std::size_t>(index / page_size_)] == State::used, "indices", index, "is in a free page");
   }
   for (const KvIndex index : indices) {
-    std::uint8_t& used = used_[static_cast<std::size_t>(index / page_size_)];
-    if (used == 0) continue;
-    used = 0;
-    ring_[static_cast<std::size_t>((first_ + free_pages_++) % pages())] = index / page_size_;
+    State& state = state_[static_cast<std::size_t>(index / page_size_)];
+    if (state != State::used) continue;
+    state = State::free;
+    ring_at(free_pages_++) = index / page_size_;
   }
+}
+
+void KvPagePool::close(std::int32_t first, std::int32_t count) {
+  require_pages(first, count, State::free, "is used or closed");
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < free_pages_; ++i) {
+    const std::int32_t page = ring_at(i);
+    if (page < first || page - first >= count) ring_at(kept++) = page;
+  }
+  closed_pages_ += free_pages_ - kept;
+  free_pages_ = kept;
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page)
+    state_[static_cast<std::size_t>(page)] = State::closed;
+}
+
+void KvPagePool::open(std::int32_t first, std::int32_t count) {
+  require_pages(first, count, State::closed, "is not closed");
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
+    state_[static_cast<std::size_t>(page)] = State::free;
+    ring_at(free_pages_++) = page;
+    --closed_pages_;
+  }
+}
+
+void KvPagePool::require_pages(std::int32_t first, std::int32_t count, State state, const char* problem) const {
+  require(first >= 0 && first <= pages() + 1, "first", first, "must be a page");
+  require(count >= 0 && count <= pages() + 1 - first, "count", count, "must end inside the pool");
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page)
+    require(state_[static_cast<std::size_t>(page)] == state, "page", page, problem);
 }
 
 void KvPagePool::check_invariants() const {
   constexpr const char* structure = "KvPagePool";
-  std::vector<bool> free(used_.size(), false);
+  std::vector<bool> free(state_.size(), false);
   for (std::int64_t i = 0; i < free_pages_; ++i) {
     const auto page = static_cast<std::size_t>(ring_[static_cast<std::size_t>((first_ + i) % pages())]);
     require_invariant(!free[page], structure, "a page is free twice");
     free[page] = true;
   }
-  for (std::size_t page = 1; page < used_.size(); ++page)
-    require_invariant(free[page] == (used_[page] == 0), structure, "a page is neither used nor free");
+  for (std::size_t page = 1; page < state_.size(); ++page)
+    require_invariant(free[page] == (state_[page] == State::free), structure, "a page is neither used nor free");
+  require_invariant(std::ranges::count(state_, State::closed) == closed_pages_, structure,
+                    "the closed pages are not counted");
 }
 
 }  // namespace stateport

@@ -9,10 +9,11 @@
 namespace stateport {
 
 struct SlotPool::Books {
-  explicit Books(std::size_t count) : slots(count), ring(count) {}
+  explicit Books(std::size_t count) : slots(count), ring(count), closed(count) {}
 
   Table<Slot> slots;
   std::vector<SlotId> ring;
+  Table<std::uint8_t> closed;  ///< by slot
 };
 
 SlotPool::SlotPool(std::int32_t slots, Order order) : capacity_slots_(slots), order_(order) {
@@ -57,6 +58,38 @@ void SlotPool::release(std::span<const SlotId> slots) {
   }
 }
 
+void SlotPool::close(std::int32_t first, std::int32_t count) {
+  require_range(first, count);
+  for (std::int32_t slot = first; slot < first + count; ++slot) {
+    require(is_free(SlotId{slot}), "slot", slot, "is owned");
+    require(books_->closed[SlotId{slot}.index()] == 0, "slot", slot, "is closed");
+  }
+  std::int32_t kept = 0;
+  for (std::int32_t i = 0; i < free_count_; ++i) {
+    const SlotId slot = books_->ring[ring_index(i)];
+    if (slot.value() < first || slot.value() - first >= count) books_->ring[ring_index(kept++)] = slot;
+  }
+  closed_count_ += free_count_ - kept;
+  free_count_ = kept;
+  for (std::int32_t slot = first; slot < first + count; ++slot) books_->closed[SlotId{slot}.index()] = 1;
+}
+
+void SlotPool::open(std::int32_t first, std::int32_t count) {
+  require_range(first, count);
+  for (std::int32_t slot = first; slot < first + count; ++slot)
+    require(books_->closed[SlotId{slot}.index()] != 0, "slot", slot, "is not closed");
+  for (std::int32_t slot = first; slot < first + count; ++slot) {
+    books_->closed[SlotId{slot}.index()] = 0;
+    books_->ring[ring_index(free_count_++)] = SlotId{slot};
+  }
+  closed_count_ -= count;
+}
+
+void SlotPool::require_range(std::int32_t first, std::int32_t count) const {
+  require(first >= 0 && first <= capacity_slots_, "first", first, "must be a slot");
+  require(count >= 0 && count <= capacity_slots_ - first, "count", count, "must end inside the pool");
+}
+
 void SlotPool::unlock(SlotId slot) {
   Slot& entry = owned(slot);
   require(entry.locks > 0, "slot", slot, "is not pinned");
@@ -75,10 +108,11 @@ std::vector<SlotId> SlotPool::free_list() const {
 
 void SlotPool::reset() noexcept {
   first_ = 0;
-  free_count_ = capacity_slots();
-  for (std::int32_t slot = 0; slot < free_count_; ++slot) {
+  free_count_ = 0;
+  for (std::int32_t slot = 0; slot < capacity_slots_; ++slot) {
     slots_[static_cast<std::size_t>(slot)] = {};
-    books_->ring[static_cast<std::size_t>(slot)] = SlotId{slot};
+    if (books_->closed[static_cast<std::size_t>(slot)] == 0)
+      books_->ring[static_cast<std::size_t>(free_count_++)] = SlotId{slot};
   }
 }
 
@@ -91,7 +125,9 @@ void SlotPool::check_invariants() const {
     seen[slot.index()] = true;
   }
   for (std::size_t slot = 0; slot < books_->slots.size(); ++slot) {
-    require_invariant(seen[slot] == (slots_[slot].owner == nobody), structure, "a free slot is in no list");
+    const bool closed = books_->closed[slot] != 0;
+    require_invariant((seen[slot] || closed) == (slots_[slot].owner == nobody), structure, "a free slot is in no list");
+    require_invariant(!seen[slot] || !closed, structure, "a closed slot is in the free list");
     require_invariant(slots_[slot].locks >= 0, structure, "a lock count is negative");
     require_invariant(!seen[slot] || slots_[slot].locks == 0, structure, "a free slot is pinned");
   }

@@ -11,7 +11,7 @@
 namespace stateport::detail {
 
 HashColumns::HashColumns(RequestBook& book)
-    : RequestIndex(book), kv_(options_, book.news), rows_(book, options_.eviction), found_(book.groups) {}
+    : RequestIndex(book), kv_(book), rows_(book, options_.eviction), found_(book.groups) {}
 
 CacheUsage HashColumns::usage() const noexcept {
   CacheUsage usage{.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,

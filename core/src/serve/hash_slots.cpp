@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "serve/arena_sizes.hpp"
 #include "serve/checkpoint_placement.hpp"
 #include "serve/request_options.hpp"
 
@@ -22,11 +23,11 @@ StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestB
 }  // namespace
 
 SlotAllocatorOptions HashSlots::allocator_options() {
-  SlotAllocatorOptions allocator{.kv_follows = book_.slots.budget_bytes > 0};
+  SlotAllocatorOptions allocator{.kv_follows = shares_memory(book_.slots)};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
   allocator.on_victim = [this](const SlotVictim& victim) {
-    last_victim_ = victim.block;
+    budget_.note_victim(victim.block);
     lose_state(victim.block);
   };
   return allocator;
@@ -34,9 +35,10 @@ SlotAllocatorOptions HashSlots::allocator_options() {
 
 HashSlots::HashSlots(RequestBook& book)
     : RequestIndex(book),
-      kv_(options_, book.news),
+      kv_(book),
       slots_(checkpoint_slots(options_)),
       allocator_(slots_, kv_.pool(), allocator_options()),
+      budget_(book, kv_, slots_, allocator_),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = book_.slots.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options_.max_requests)),
@@ -58,6 +60,7 @@ HashSlots::HashSlots(RequestBook& book)
   passed_over_.reserve(request_blocks(options_));
   positions_.reserve(request_blocks(options_));
   kv_.pool().add_listener(*this);
+  book_.elastic = &budget_;
 }
 
 HashSlots::~HashSlots() {
@@ -185,6 +188,7 @@ void HashSlots::publish(Pass&) {
   if (!checkpoints_.empty()) {
     const std::size_t wanted = checkpoints_.size();
     given_.resize(wanted);
+    book_.note_lack(MemoryPart::states, static_cast<std::int64_t>(wanted) - slots_.free_slots());
     const SlotDemand demand = allocator_.try_allocate(blocks_, given_);
     if (!demand.met()) {
       keep_what_fits(demand.available);
@@ -197,6 +201,7 @@ void HashSlots::publish(Pass&) {
     checkpoints_.clear();
     blocks_.clear();
     ++commit_;
+    budget_.drop_useless_of_victims();
   }
   for (const RequestId id : to_report_) report_prompt(id);
   to_report_.clear();
@@ -263,7 +268,10 @@ bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cac
   const auto end = static_cast<std::size_t>(tokens / options_.block_size_tokens);
   // The slot of a shared block may be the target of another request's load.
   if (allocator_.has_state(blocks[end - 1])) return false;
-  if (!allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met()) return false;
+  book_.note_lack(MemoryPart::states, 1 - slots_.free_slots());
+  const bool has_slot = allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met();
+  budget_.drop_useless_of_victims();
+  if (!has_slot) return false;
   requests_[id.index()].loading = allocator_.pin(blocks[end - 1]);
   is_loading_[blocks[end - 1].index()] = 1;
   for (std::size_t i = first; i < end; ++i) kv_blocks.push_back(blocks[i].value());
@@ -350,71 +358,22 @@ void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) report_end(id, hint);
-  if (book_.slots.budget_bytes > 0) {
-    order_uses(id);
+  if (shares_memory(book_.slots)) {
+    budget_.order_uses(id, request.known_tokens);
     const std::span<const BlockId> held = kv_.blocks(id);
     matched_.assign(held.begin(), held.end());
   }
   kv_.end(id);
   request = {.live = request.live};
-  if (book_.slots.budget_bytes == 0) return;
+  if (!shares_memory(book_.slots)) return;
   // KV behind the last state of the request: no request can continue from it.
-  for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
-  keep_to_budget();
-}
-
-/// Gives the states that the request made or continued from ticks of their own, the deepest first, so that their order
-/// never depends on block ids.
-void HashSlots::order_uses(RequestId id) {
-  BlockPool& pool = kv_.pool();
-  const Request& request = requests_[id.index()];
-  const std::span<const BlockId> blocks = kv_.blocks(id);
-  const auto use = [&](BlockId block) {
-    pool.advance_tick();
-    pool.set_last_use({&block, 1}, pool.tick());
-  };
-  const std::int64_t reused = book_.opened_of(id).reused_tokens;
-  const auto known = static_cast<std::size_t>(std::max(request.known_tokens, reused));
-  const auto block_size = static_cast<std::size_t>(options_.block_size_tokens);
-  for (std::size_t depth = blocks.size(); depth > known / block_size; --depth)
-    if (allocator_.has_state(blocks[depth - 1])) use(blocks[depth - 1]);
-  if (reused > 0) use(blocks[static_cast<std::size_t>(reused) / block_size - 1]);
-}
-
-/// States are the candidates: KV is evicted as soon as no state needs it, since no request can continue from it.
-void HashSlots::keep_to_budget() {
-  const auto used_bytes = [this] {
-    const CacheUsage now = usage();
-    return options_.memory.of(now.kv_tokens, now.states);
-  };
-  while (used_bytes() > book_.slots.budget_bytes) {
-    if (allocator_.evict(1) == 1)
-      drop_useless(last_victim_);
-    else if (kv_.pool().cached_blocks() == 0 || !kv_.pool().evict(1))
-      return;  // requests that run hold the rest
-  }
-}
-
-/// If no state and no request needs this block it goes, and those before it, up to one that is needed.
-void HashSlots::drop_useless(BlockId block) {
-  BlockPool& pool = kv_.pool();
-  const auto useless = [&] {
-    return block.valid() && pool.ref_count(block) == 0 && !pool.is_free(block) && pool.child_count(block) == 0 &&
-           !allocator_.has_state(block);
-  };
-  while (useless()) {
-    const BlockId before = pool.parent(block);
-    pool.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
-    const bool gone = pool.evict(1);
-    require_invariant(gone && pool.is_free(block), "HashSlots", "another block went than the useless one");
-    block = before;
-  }
+  for (std::size_t i = matched_.size(); i > 0; --i) budget_.drop_useless(matched_[i - 1]);
+  budget_.keep();
 }
 
 CacheUsage HashSlots::usage() const noexcept {
   return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
-          .states = slots_.capacity_slots() - slots_.free_slots() -
-                    (book_.slots.separate_checkpoints ? 0 : options_.max_requests),
+          .states = budget_.states(),
           .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }

@@ -4,6 +4,7 @@
 #include <stateport/core/slots/prefix_matcher.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "serve/hash_budget.hpp"
 #include "serve/hashed_kv.hpp"
 #include "serve/request_index.hpp"
 
@@ -84,13 +85,11 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void lose_state(BlockId block);
   void report_prompt(RequestId request);
   void report_end(RequestId request, const ReuseHint& hint);
-  void order_uses(RequestId request);
-  void keep_to_budget();
-  void drop_useless(BlockId block);
 
   HashedKv kv_;
   SlotPool slots_;
   SlotAllocator allocator_;
+  HashBudget budget_;
   PrefixMatcher matcher_;
   std::vector<Request> requests_;
   std::vector<Checkpoint> checkpoints_;  ///< of this commit
@@ -102,7 +101,6 @@ class HashSlots final : public RequestIndex, private BlockListener {
   std::vector<BlockId> matched_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row
   std::vector<Recency> passed_over_;     ///< of one lookup
-  BlockId last_victim_;                  ///< whose state was evicted last
   std::int64_t lost_with_blocks_ = 0;    ///< states that went with their block
   std::vector<std::uint32_t> noted_;     ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;

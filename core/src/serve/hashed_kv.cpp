@@ -6,16 +6,16 @@
 
 namespace stateport::detail {
 
-HashedKv::HashedKv(const RequestCacheOptions& options, CacheNews& news)
-    : block_size_(options.block_size_tokens),
-      hasher_(options),
-      pool_({.blocks = kv_blocks(options)}),
-      news_(news),
-      prefix_of_(static_cast<std::size_t>(kv_blocks(options))),
+HashedKv::HashedKv(RequestBook& book)
+    : block_size_(book.options.block_size_tokens),
+      hasher_(book.options),
+      pool_({.blocks = kv_blocks(book.options)}),
+      book_(book),
+      prefix_of_(static_cast<std::size_t>(pool_.block_count())),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
-      rows_(static_cast<std::size_t>(options.max_requests)) {
-  const std::size_t most = request_blocks(options);
+      rows_(static_cast<std::size_t>(book.options.max_requests)) {
+  const std::size_t most = request_blocks(book.options);
   for (Row& row : rows_) {
     row.hashes = GrowingHashes(most);
     row.blocks.reserve(most);
@@ -88,6 +88,7 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
+  book_.note_lack(MemoryPart::kv, std::ssize(fresh) - pool_.free_blocks());
   if (!pool_.allocate(fresh)) {
     row.blocks.resize(held);
     return false;
@@ -118,8 +119,8 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     had_state_[block.index()] = 0;
     found_[block.index()] = 1;
     prefix_of_[block.index()] = prefix;
-    news_.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
-                    static_cast<std::int64_t>(i + 1) * block_size_, block.value());
+    book_.news.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
+                         static_cast<std::int64_t>(i + 1) * block_size_, block.value());
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
   row.registered = full;
@@ -162,7 +163,7 @@ void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span
 
 void HashedKv::lose(BlockId block) {
   had_state_[block.index()] = 0;
-  if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0) news_.kv_removed(prefix_of_[block.index()]);
+  if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0) book_.news.kv_removed(prefix_of_[block.index()]);
 }
 
 }  // namespace stateport::detail

@@ -4,8 +4,8 @@
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/cache_news.hpp"
 #include "serve/growing_hashes.hpp"
+#include "serve/request_book.hpp"
 #include "serve/request_record.hpp"
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace stateport::detail {
 /// Nothing allocates after construction.
 class HashedKv final : private BlockListener {
  public:
-  HashedKv(const RequestCacheOptions& options, CacheNews& news);
+  explicit HashedKv(RequestBook& book);
   ~HashedKv();
   HashedKv(const HashedKv&) = delete;
   HashedKv& operator=(const HashedKv&) = delete;
@@ -50,7 +50,9 @@ class HashedKv final : private BlockListener {
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
   void end(RequestId request);
   /// Blocks that hold tokens, of running requests or found by hash.
-  [[nodiscard]] std::int64_t used_blocks() const noexcept { return pool_.block_count() - 1 - pool_.free_blocks(); }
+  [[nodiscard]] std::int64_t used_blocks() const noexcept {
+    return pool_.block_count() - 1 - pool_.free_blocks() - pool_.closed_blocks();
+  }
   /// Blocks that could be found and went, since construction.
   [[nodiscard]] std::int64_t evicted_blocks() const noexcept { return evicted_blocks_; }
   /// No block is found any more; without an event for each.
@@ -83,7 +85,7 @@ class HashedKv final : private BlockListener {
   std::int32_t block_size_;
   PromptHasher hasher_;
   BlockPool pool_;
-  CacheNews& news_;
+  RequestBook& book_;
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found

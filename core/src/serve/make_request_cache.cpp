@@ -3,6 +3,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "serve/arena_sizes.hpp"
 #include "serve/hash_columns.hpp"
 #include "serve/hash_slots.hpp"
 #include "serve/radix_columns.hpp"
@@ -130,6 +131,7 @@ namespace {
 
 void check_options(const RequestCacheOptions& options) {
   detail::require_sizes(options);
+  detail::require_arena(options);
   static_cast<void>(scratch_slots(options));
   const auto check_fingerprint = [&](std::uint64_t fingerprint) {
     require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",

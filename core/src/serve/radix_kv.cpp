@@ -93,6 +93,7 @@ bool RadixKv::evict(EvictDemand demand) {
 SlotId RadixKv::take_state() {
   SlotId state;
   if (tree_.allocate_slots({&state, 1})) return state;
+  book_.note_lack(MemoryPart::states, 1);
   evict({.states = 1});
   return tree_.allocate_slots({&state, 1}) ? state : SlotId{};
 }
@@ -109,6 +110,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
+  if (live != nullptr && free_states() == 0) book_.note_lack(MemoryPart::states, 1);
   request.hit = live != nullptr
                     ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
                     : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
@@ -153,6 +155,7 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   row.resize(wanted);
   const auto fresh = std::span(row).subspan(held);
   if (kv_.allocate(fresh)) return true;
+  book_.note_lack(MemoryPart::kv, (std::ssize(fresh) - kv_.available()) / options_.block_size_tokens);
   evict({.tokens = std::ssize(fresh)});
   if (kv_.allocate(fresh)) return true;
   row.resize(held);
@@ -284,11 +287,47 @@ void RadixKv::unlock(RequestId id) {
 }
 
 CacheUsage RadixKv::usage() const noexcept {
-  return {.kv_tokens = kv_.capacity() - kv_.available(),
+  return {.kv_tokens = kv_.capacity() - kv_.available() - kv_.closed(),
           .states = tree_.sizes().total_states(),
           .evicted_kv_tokens = evicted_kv_tokens_,
           .evicted_states = evicted_states_,
           .metadata_bytes = tree_.bookkeeping_bytes()};
+}
+
+std::int32_t RadixKv::free_numbers(MemoryPart part) const noexcept {
+  if (part == MemoryPart::states) return tree_.slots().free_slots();
+  return static_cast<std::int32_t>(kv_.available() / options_.block_size_tokens);
+}
+
+bool RadixKv::is_free(MemoryPart part, std::int32_t number) const {
+  return part == MemoryPart::kv ? kv_.is_free(number) : tree_.slots().is_free(SlotId{number});
+}
+
+void RadixKv::close(MemoryPart part, std::int32_t first, std::int32_t count) {
+  if (part == MemoryPart::kv) return kv_.close(first, count);
+  tree_.close_slots(first, count);
+}
+
+void RadixKv::open(MemoryPart part, std::int32_t first, std::int32_t count) {
+  if (part == MemoryPart::kv) return kv_.open(first, count);
+  tree_.open_slots(first, count);
+}
+
+void RadixKv::count_evictable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
+  if (part == MemoryPart::kv) return tree_.count_evictable_pages(count, by_extent);
+  std::ranges::fill(by_extent, 0);
+  const SlotPool& slots = tree_.slots();
+  for (std::int32_t i = 0; i < slots.capacity_slots(); ++i)
+    by_extent[static_cast<std::size_t>(i / count)] +=
+        !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller && slots.lock_count(SlotId{i}) == 0;
+}
+
+void RadixKv::clear(MemoryPart part, std::int32_t first, std::int32_t count) {
+  freed_.clear();
+  evicted_kv_tokens_ +=
+      (part == MemoryPart::kv ? tree_.evict_pages(first, count, freed_) : tree_.evict_states(first, count, freed_))
+          .tokens;
+  reclaim(freed_);
 }
 
 void RadixKv::on_kv_event(const KvEvent& event) {
@@ -328,7 +367,8 @@ void RadixKv::check() const {
                       structure, "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
   }
-  require_invariant(kv_.available() + rows + tree_.sizes().total_tokens() == kv_.capacity(), structure, "KV is lost");
+  require_invariant(kv_.available() + kv_.closed() + rows + tree_.sizes().total_tokens() == kv_.capacity(), structure,
+                    "KV is lost");
   kv_.check_invariants();
   tree_.check_invariants();
 }

@@ -30,7 +30,7 @@ class StatePlaces {
 ///
 /// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
 /// restores is evicted. Nothing allocates after construction.
-class RadixKv {
+class RadixKv final : public ElasticIndex {
  public:
   /// What the tree has to know of a state that it gets.
   struct Donation {
@@ -87,6 +87,15 @@ class RadixKv {
   /// The contents that the request held can be evicted.
   void unlock(RequestId request);
   void forget_all();
+
+  [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
+  [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
+  void close(MemoryPart part, std::int32_t first, std::int32_t count) override;
+  void open(MemoryPart part, std::int32_t first, std::int32_t count) override;
+  void count_evictable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
+  void clear(MemoryPart part, std::int32_t first, std::int32_t count) override;
+  bool evict_least() override { return evict({.bytes = 1}); }
+  bool evict_held_state() override { return evict({.states = 1}); }
 
   [[nodiscard]] KvRow row(RequestId request) const noexcept {
     return {.ids = requests_[request.index()].row, .tokens_per_id = 1};

@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "serve/arena_sizes.hpp"
 #include "serve/checkpoint_placement.hpp"
 #include "serve/request_options.hpp"
 
@@ -24,6 +25,7 @@ RadixSlots::RadixSlots(RequestBook& book)
       kv_(book, checkpoint_slots(options_), std::max(book_.slots.scan_alignment_tokens, 1), nullptr),
       requests_(static_cast<std::size_t>(options_.max_requests)) {
   positions_.reserve(request_blocks(options_));
+  book_.elastic = &kv_;
   if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
 }
 
@@ -117,6 +119,10 @@ void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
     const auto has_room = [&] {
       if (taken_ + of_end >= book_.slots.checkpoints || kv_.free_states() <= of_end) return false;
       const CacheUsage now = usage();
+      if (book_.slots.arena.bytes > 0) {
+        const std::int32_t live = book_.slots.separate_checkpoints ? 0 : book_.running;
+        return arena_holds(options_, now.kv_tokens, now.states + live + of_end + 1);
+      }
       return book_.slots.budget_bytes == 0 ||
              options_.memory.of(now.kv_tokens, now.states + of_end + 1) <= book_.slots.budget_bytes;
     };
@@ -255,7 +261,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   }
   if (!live_donated && !book_.slots.separate_checkpoints) kv_.return_state(live);
   // The state that was donated just now lies beyond the path that is locked.
-  if (book_.slots.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
+  if (shares_memory(book_.slots) && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
     kv_.hold_path(id, kept);
   kv_.release_kv(id, kept);
   if (spares_last_request(options_.eviction)) keep_to_budget();
@@ -311,7 +317,8 @@ void RadixSlots::check() const {
     require_invariant(slots.owner(SlotId{requests_[i].live}) == SlotPool::caller, structure,
                       "the slot of a request has another owner");
   }
-  require_invariant(slots.free_slots() + usage().states + live == slots.capacity_slots(), structure, "a slot is lost");
+  require_invariant(slots.free_slots() + slots.closed_slots() + usage().states + live == slots.capacity_slots(),
+                    structure, "a slot is lost");
   kv_.check();
 }
 

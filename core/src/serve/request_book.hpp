@@ -6,10 +6,12 @@
 #include <stateport/core/stats/cache_stats.hpp>
 
 #include "serve/cache_news.hpp"
+#include "serve/elastic_index.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
 #include "serve/state_ages.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +47,10 @@ struct RequestBook {
     const NamedPositions& positions = named[request.index()];
     return std::span(positions.at).first(positions.count);
   }
+  void note_lack(MemoryPart part, std::int64_t numbers) noexcept {
+    std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
+    lacked = std::max(lacked, static_cast<std::int32_t>(numbers));
+  }
   void set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept;
 
   const RequestCacheOptions options;
@@ -67,6 +73,9 @@ struct RequestBook {
   std::int32_t dropped = 0;
   std::vector<RefusedBreakpoint> refused;  ///< of this commit
   std::int32_t running = 0;                ///< requests
+  ElasticIndex* elastic = nullptr;         ///< the index, if an arena can move its memory
+  /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
+  std::array<std::int32_t, memory_part_count> lack = {};
   CacheStats stats;
   StateAges ages;    ///< of checkpoints; none with index hash in columns
   double now_s = 0;  ///< of the last start(); never goes back

@@ -5,6 +5,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::detail {
 
@@ -37,6 +38,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr);
     book_.news.set_tiers(tiers_->index());
   }
+  if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
 }
 
@@ -124,8 +126,10 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
     for (const PassRow& row : rows)
       require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
   if (book_.passes.size() == limit) drop_newest();
+  if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
   plan.transfers = take_transfers();
+  if (arena_) plan.moves = arena_->moves();
   return plan;
 }
 
@@ -138,8 +142,17 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   book_.passes.push();
   if (pass.ready) place_busy_rows(pass);
+  if (arena_ && pass.without_room > 0 && !inserts) move_memory(true);
   if (tiers_) tiers_->end_call();
   return pass;
+}
+
+/// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
+void RequestLife::move_memory(bool urgent) {
+  for (std::size_t part = 0; part < book_.lack.size(); ++part)
+    if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
+      arena_->note_lack(static_cast<MemoryPart>(part), numbers);
+  arena_->balance(urgent);
 }
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
@@ -150,6 +163,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
+  if (arena_) arena_->begin_call();
   Pass& pass = plan_rows({&row, 1}, true);
   if (pass.without_room > 0) {
     drop_newest();
@@ -236,6 +250,7 @@ PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, 
   require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
   check_.check_counts(counts, std::ssize(sampled));
+  if (arena_) arena_->begin_call();
   PassCommit commit = settle_oldest(counts, sampled);
   commit.transfers = take_transfers();
   return commit;
@@ -274,7 +289,9 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
-  const PassCommit commit = take_commit();
+  PassCommit commit = take_commit();
+  if (arena_) move_memory(false);
+  if (arena_) commit.moves = arena_->moves();
   if (tiers_) tiers_->end_call();
   return commit;
 }
@@ -311,6 +328,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
   index_->close(request, how, known);
+  if (arena_) arena_->make_room();
   if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
   book_.passes.end_request(request);
   book_.records[request.index()].running = false;
@@ -389,6 +407,7 @@ void RequestLife::check_invariants() const {
                         structure, "a row outlives its request");
   index_->check();
   if (tiers_) tiers_->check_invariants();
+  if (arena_) arena_->check();
 }
 
 }  // namespace stateport::detail

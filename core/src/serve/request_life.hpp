@@ -4,6 +4,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/batch_check.hpp"
+#include "serve/memory_arena.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_index.hpp"
@@ -42,6 +43,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const override;
   [[nodiscard]] std::int32_t running_requests() const noexcept override { return book_.running; }
   [[nodiscard]] CacheTiers* tiers() noexcept override { return tiers_ ? &*tiers_ : nullptr; }
+  [[nodiscard]] CacheArena* arena() noexcept override { return arena_ ? &*arena_ : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
@@ -64,6 +66,7 @@ class RequestLife final : public RequestCache {
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   void count_breakpoints(const RowPlan& row);
   [[nodiscard]] PassCommit take_commit();
+  void move_memory(bool urgent);
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;
@@ -76,6 +79,7 @@ class RequestLife final : public RequestCache {
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
   std::optional<RequestTiers> tiers_;
+  std::optional<MemoryArena> arena_;
   RequestClock clock_;
 };
 

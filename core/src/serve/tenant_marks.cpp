@@ -146,6 +146,12 @@ void TenantMarks::loaded(RequestId request, const KvRow& kv, std::int64_t tokens
   for (std::size_t g = 0; g < slots_.size() && in_columns_; ++g) slots_[g][states[g].conv_source().index()] = tenant;
 }
 
+void TenantMarks::memory_came(MemoryPart part, std::int32_t first, std::int32_t count) noexcept {
+  if (part == MemoryPart::states && separate_) return;
+  Writers& writers = part == MemoryPart::kv ? kv_ : slots_[0];
+  std::fill_n(writers.begin() + first, count, unknown);
+}
+
 bool TenantMarks::owns_rest(RequestId request, const KvRow& kv, std::int64_t computed) const noexcept {
   const Tenant& tenant = tenant_[request.index()];
   const std::size_t end = blocks_of(kv);

@@ -186,6 +186,20 @@ std::int64_t SlotAllocator::evict(std::int64_t states) {
   return std::ssize(books_->given);
 }
 
+bool SlotAllocator::evict_slot(SlotId slot) {
+  require(slot.valid() && slot.value() < slots_.capacity_slots(), "slot", slot, "is out of range");
+  if (slots_.is_free(slot) || slots_.owner(slot) == SlotPool::caller) return false;
+  if (slots_.lock_count(slot) > 0) return false;
+  const BlockId block{slots_.owner(slot)};
+  books_->victims.erase(books_->candidates(), Books::index_of(block));
+  if (books_->forest) books_->rank_again(books_->forest->lose(block));
+  books_->chosen.assign(1, block);
+  books_->given.clear();
+  books_->take_from_chosen();
+  slots_.release(books_->given);
+  return true;
+}
+
 /// Marks the batch: the slots that its blocks have with a new number, blocks without one as pending, each once in
 /// fresh.
 void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {

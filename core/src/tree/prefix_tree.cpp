@@ -157,6 +157,31 @@ void PrefixTree::drop_state(NodeId node, Freed& freed) {
   impl_->drop_state(node.index, freed);
 }
 
+void PrefixTree::count_evictable_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const {
+  require(extent_pages >= 1, "extent_pages", extent_pages, "must be at least 1");
+  detail::count_evictable_pages(*impl_, extent_pages, by_extent);
+}
+
+EvictResult PrefixTree::evict_pages(std::int32_t first, std::int32_t count, Freed& freed) {
+  require(count >= 0, "count", count, "must not be negative");
+  EvictResult result;
+  impl_->evict_pages(first, count, freed, result);
+  return result;
+}
+
+EvictResult PrefixTree::evict_states(std::int32_t first, std::int32_t count, Freed& freed) {
+  require(first >= 0 && first <= slots().capacity_slots(), "first", first, "must be a slot");
+  require(count >= 0 && count <= slots().capacity_slots() - first, "count", count, "must end inside the pool");
+  EvictResult result;
+  for (std::int32_t i = first; i < first + count; ++i) {
+    const SlotId slot{i};
+    if (slots().is_free(slot) || slots().owner(slot) == SlotPool::caller || slots().lock_count(slot) > 0) continue;
+    impl_->drop_state(static_cast<std::uint32_t>(slots().owner(slot)), freed);
+    ++result.states;
+  }
+  return result;
+}
+
 PrefixLock PrefixTree::lock(NodeId node) {
   require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
   if (node.is_root()) return {};
@@ -185,6 +210,14 @@ bool PrefixTree::allocate_slots(std::span<SlotId> out) noexcept {
 void PrefixTree::release_slots(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) check_callers(impl_->pool(), slot, "slots");
   impl_->pool().release(slots);
+}
+
+void PrefixTree::close_slots(std::int32_t first, std::int32_t count) {
+  impl_->pool().close(first, count);
+}
+
+void PrefixTree::open_slots(std::int32_t first, std::int32_t count) {
+  impl_->pool().open(first, count);
 }
 
 StateTag PrefixTree::state_tag(std::span<const Token> tokens, const Namespace& name_space) const {

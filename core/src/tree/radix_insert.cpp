@@ -146,7 +146,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     victims_.touch(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;
   if (had_state) {
-    touch_state(end);
+    victims_.touch_state(SlotId{nodes_[end].slot}, ++tick_);
   } else if (prefix.slot.valid()) {
     adopt(end, prefix.slot);
     if (options_.max_states_per_path >= 0) cap_path(end, freed);

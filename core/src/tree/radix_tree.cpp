@@ -115,6 +115,7 @@ void RadixTree::reserve_nodes(std::size_t nodes) {
   if (nodes <= nodes_.capacity()) return;
   require(nodes <= unbounded_nodes, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   victims_.reserve(nodes);
+  marks_.reserve(nodes);
   if (learning_) learning_->reserve(nodes);
   nodes_.reserve(nodes);  // last: its capacity tells the others'
 }
@@ -131,7 +132,7 @@ void RadixTree::touch(std::uint32_t node) noexcept {
   std::uint32_t depth = 0;
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
   raise_path(node, depth);
-  if (nodes_[node].slot >= 0) touch_state(node);
+  if (nodes_[node].slot >= 0) victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_);
   path_was_used(node);
 }
 
@@ -178,7 +179,7 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   }
   if (found.answer == root) return match;
   path_was_used(found.answer);
-  touch_state(found.answer);
+  victims_.touch_state(SlotId{nodes_[found.answer].slot}, ++tick_);
   return match;
 }
 

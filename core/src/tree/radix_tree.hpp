@@ -20,6 +20,9 @@
 
 namespace stateport::detail {
 
+/// Of a node, while the content of some pages is evicted.
+enum class EvictMark : std::uint8_t { unknown, keep, evict };
+
 /// The tree behind PrefixTree, which checks the arguments. It is composed of the nodes (RadixNodes), the order in which
 /// they are evicted (TreeVictims) and the observations of a policy that learns (PromptHistory), and is the only one
 /// that knows all three. It adds the pool of slots, the clock of uses, locks, sizes, the owned KV indices, and events.
@@ -41,6 +44,8 @@ class RadixTree {
   void evict(EvictDemand demand, Freed& freed, EvictResult& result);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
+  /// See PrefixTree.
+  void evict_pages(std::int32_t first, std::int32_t count, Freed& freed, EvictResult& result);
 
   /// Pins the path, and the state that the node has or gets. Not the root.
   void lock(std::uint32_t node) noexcept;
@@ -89,7 +94,6 @@ class RadixTree {
   void path_was_used(std::uint32_t end) noexcept {
     if (!TreeVictims::used_in_list(nodes_, end)) victims_.path_was_used(end);
   }
-  void touch_state(std::uint32_t node) noexcept { victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_); }
 
   void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const RadixWalk& walk);
   /// Adds the pages that were not found, up to `end_page`, below `parent`; returns their last node.
@@ -127,8 +131,11 @@ class RadixTree {
   PathWalked walked_;                  ///< scratch of match and insert
   std::vector<std::uint32_t> path_;    ///< scratch of cap_path
   std::vector<std::uint32_t> peeked_;  ///< scratch of peek_victims
+  std::vector<EvictMark> marks_;       ///< scratch of evict_pages, by node
 };
 
+/// See PrefixTree::count_evictable_pages().
+void count_evictable_pages(const RadixTree& tree, std::int32_t extent_pages, std::span<std::int32_t> by_extent);
 /// The tag of the state after exactly `tokens`.
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
                                  const PrefixTreeOptions& options) noexcept;

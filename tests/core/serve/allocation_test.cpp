@@ -24,7 +24,7 @@ using stateport::test::RandomEngine;
 
 namespace {
 
-void serve_without_allocating(Combination index, Below below) {
+void serve_without_allocating(Combination index, Below below, bool arena = false) {
   CAPTURE(static_cast<int>(index));
   CAPTURE(static_cast<int>(below));
   test::for_each_seed(100, [&](Random& random, std::uint64_t) {
@@ -32,6 +32,7 @@ void serve_without_allocating(Combination index, Below below) {
     constexpr std::array hashes = {BlockHashKind::sha256, BlockHashKind::xxh3_128};
     options.hash = hashes[static_cast<std::size_t>(random.between(0, 1))];
     options.scrub = random.chance(50);
+    if (arena) test::draw_arena(random, options);
     if (below != Below::nothing) options.tiers = test::random_tiers(random, options);
     RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled(),
                         [](const RequestCacheOptions& made) { return std::make_unique<FrugalCache>(made); });
@@ -49,6 +50,11 @@ TEST_CASE("no call of a request cache allocates") {
 TEST_CASE("nor does any call of one with tiers") {
   for (const Combination index : every_combination)
     for (const Below below : {Below::tiers, Below::states_alone}) serve_without_allocating(index, below);
+}
+
+TEST_CASE("nor does any call of one in an arena") {
+  for (const Combination index : test::slot_combinations)
+    for (const Below below : {Below::nothing, Below::tiers}) serve_without_allocating(index, below, true);
 }
 
 TEST_CASE("nor does an attach, whether images make a whole state or not") {

@@ -30,6 +30,7 @@ class FrugalCache final : public RequestCache {
   explicit FrugalCache(const RequestCacheOptions& options) {
     fail_each_allocation([&](std::uint64_t) { cache_ = make_request_cache(options); }, [](std::uint64_t) {});
     if (cache_->tiers() != nullptr) tiers_ = std::make_unique<Tiers>(*cache_->tiers());
+    if (cache_->arena() != nullptr) arena_ = std::make_unique<Arena>(*cache_->arena());
   }
 
   std::optional<StartedRequest> start(const Prompt& prompt) override {
@@ -62,6 +63,7 @@ class FrugalCache final : public RequestCache {
   RowState state(RequestId request, std::size_t group) const override { return cache_->state(request, group); }
   std::int32_t running_requests() const noexcept override { return cache_->running_requests(); }
   CacheTiers* tiers() noexcept override { return tiers_.get(); }
+  CacheArena* arena() noexcept override { return arena_.get(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }
@@ -98,8 +100,28 @@ class FrugalCache final : public RequestCache {
     CacheTiers& tiers_;
   };
 
+  class Arena final : public CacheArena {
+   public:
+    explicit Arena(CacheArena& arena) : arena_(arena) {}
+    void settle(std::uint64_t move, bool done) override {
+      // The text of an error allocates.
+      try {
+        frugal([&] { arena_.settle(move, done); });
+      } catch (const std::bad_alloc&) {
+        arena_.settle(move, done);
+        FAIL("settle() allocated");
+      }
+    }
+    bool is_mapped(MemoryPart part, std::int32_t extent) const override { return arena_.is_mapped(part, extent); }
+    ArenaUsage usage() const noexcept override { return arena_.usage(); }
+
+   private:
+    CacheArena& arena_;
+  };
+
   std::unique_ptr<RequestCache> cache_;
   std::unique_ptr<Tiers> tiers_;
+  std::unique_ptr<Arena> arena_;
 };
 
 }  // namespace stateport::test

@@ -149,6 +149,12 @@ void MarkedMemory::begin(const Transfer& transfer) {
   }
 }
 
+void MarkedMemory::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
+  Places& places = part == MemoryPart::kv ? kv_ : checkpoints(0);
+  for (std::int32_t place = first; place < first + count && std::cmp_less(place, places.size()); ++place)
+    std::ranges::fill(places[static_cast<std::size_t>(place)], stranger);
+}
+
 void MarkedMemory::end(const Transfer& transfer, bool done, int tenant) {
   if (transfer.kind == Transfer::Kind::find) return;
   const Bytes bytes = std::exchange(moving_[transfer.id], {});

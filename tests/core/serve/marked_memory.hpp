@@ -43,6 +43,9 @@ class MarkedMemory {
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done, int tenant);
 
+  /// See StateWorld::wipe(): a stranger wrote there.
+  void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
+
   [[nodiscard]] std::int64_t looked() const noexcept { return looked_; }  ///< number of bytes that were looked at
   [[nodiscard]] std::int64_t leaks() const noexcept { return leaks_; }    ///< bytes of others that could be read
   /// Bytes that a tenant could read and that it had written itself.

@@ -113,6 +113,7 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
       fail_per_cent_(random.chance(50) ? random.between32(1, 30) : 0) {
   if (keeps_kv) options_.tiers.kv_elsewhere = &world_;
   cache_ = make_cache(options_);
+  if (cache_->arena() != nullptr) arena_.emplace(options_, *cache_->arena(), world_);
 }
 
 void RandomEngine::join(const RandomEngine& other) {
@@ -136,6 +137,7 @@ void RandomEngine::step() {
   if (dice == 10) world_.change_remote(random_);
   const bool may_settle = options_.tiers.remote_bytes == 0 || may_begin();
   if (!under_way_.empty() && may_settle && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
+  if (arena_) arena_->step(random_);
   cache_->check_invariants();
   follow_events();
 }
@@ -148,6 +150,7 @@ void RandomEngine::finish() {
   while (!running_.empty()) end(running_.begin()->first);
   begin_rest();
   while (!under_way_.empty()) settle(under_way_.size());
+  if (arena_) arena_->settle_all();
   cache_->check_invariants();
   follow_events();
   check_tiers();
@@ -342,6 +345,7 @@ void RandomEngine::insert() {
   world_.insert(row, seen(live, 0, tokens));
   if (marked_ != nullptr) marked_->run(0, row, tenant_of(live.names));
   world_.after(inserted->commit);
+  if (arena_) arena_->begin(inserted->commit.moves);
   if (marked_ != nullptr) marked_->after(inserted->commit);
   for (std::size_t g = 0; g < group_count(options_); ++g)
     REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
@@ -393,6 +397,7 @@ void RandomEngine::plan() {
     }
   }
   const PassPlan plan = cache_->plan(rows);
+  if (arena_) arena_->begin(plan.moves);
   begin(plan.transfers);
   planned_.emplace();
   planned_->pass = plan.pass;
@@ -428,6 +433,7 @@ void RandomEngine::run() {
 }
 
 void RandomEngine::run_rows() {
+  if (arena_) arena_->check(plan_.groups[0]);
   world_.before(plan_);
   if (marked_ != nullptr) marked_->before(plan_);
   for (std::size_t i = 0; i < planned_->rows.size(); ++i) {
@@ -435,6 +441,7 @@ void RandomEngine::run_rows() {
     if (!row.room || !row.live) continue;
     Live& live = running_.at(row.request);
     const RowPlan& plan = plan_.rows[i];
+    if (arena_) arena_->check(plan);
     const auto start = static_cast<std::ptrdiff_t>(plan.start);
     const std::ptrdiff_t given = row.tokens - row.drafts;
     REQUIRE(start + given <= std::ssize(live.tokens));
@@ -470,8 +477,10 @@ void RandomEngine::commit() {
   const std::vector<RunRow> rows = pass_->rows;
   check_named(commit, rows, before);
   const std::vector<RefusedBreakpoint> refused(commit.refused_breakpoints.begin(), commit.refused_breakpoints.end());
+  if (arena_) arena_->check(commit);
   begin(commit.transfers);
   world_.after(commit);
+  if (arena_) arena_->begin(commit.moves);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;
@@ -488,7 +497,7 @@ void RandomEngine::commit() {
     second_ = false;
   }
   // The plan of the next pass may have taken the places of these checkpoints.
-  if (commit.next || (options_.tiers.enabled() && !may_begin())) return;
+  if (commit.next || arena_ || (options_.tiers.enabled() && !may_begin())) return;
   for (const RunRow& row : rows) {
     if (!row.live || !row.room || !random_.chance(30)) continue;
     for (const std::int64_t at : running_.at(row.request).named)
@@ -545,6 +554,7 @@ void RandomEngine::begin_rest() {
 /// The transfers take effect now. The cache hears of their results later.
 void RandomEngine::begin(TransferPlan transfers) {
   for (const Transfer& transfer : transfers) {
+    if (arena_) arena_->check(transfer);
     world_.begin(transfer);
     if (marked_ != nullptr) marked_->begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "arena_world.hpp"
 #include "combination.hpp"
 #include "marked_memory.hpp"
 #include "random.hpp"
@@ -48,7 +49,10 @@ class RandomEngine {
   /// Shares its remote tier and the prompts that it serves, from now on.
   void join(const RandomEngine& other);
   /// Two tenants use this memory from now on, too, often with equal prompts.
-  void mark(MarkedMemory& memory) noexcept { marked_ = &memory; }
+  void mark(MarkedMemory& memory) noexcept {
+    marked_ = &memory;
+    if (arena_) arena_->mark(memory);
+  }
   void step();
   /// Ends everything and forgets it.
   void finish();
@@ -61,6 +65,7 @@ class RandomEngine {
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
+  [[nodiscard]] const ArenaWorld* arena() const noexcept { return arena_ ? &*arena_ : nullptr; }
   std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
 
  private:
@@ -147,6 +152,7 @@ class RandomEngine {
   MarkedMemory* marked_ = nullptr;
   std::map<RequestId, int> tenants_;  ///< by request; ended requests stay
   std::vector<Transfer> under_way_;
+  std::optional<ArenaWorld> arena_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 

@@ -279,4 +279,17 @@ void StateWorld::after_end(CopyPlan copies) {
   copy(copies, slots_[0], checkpoints(0));
 }
 
+void StateWorld::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
+  if (part == MemoryPart::states) {
+    Slots& slots = checkpoints(0);
+    for (std::int32_t slot = first; slot < first + count && std::cmp_less(slot, slots.size()); ++slot)
+      slots[static_cast<std::size_t>(slot)] = {};
+    return;
+  }
+  const auto block = static_cast<std::size_t>(options_.block_size_tokens);
+  for (std::size_t i = static_cast<std::size_t>(first) * block;
+       i < static_cast<std::size_t>(first + count) * block && i < kv_.size(); ++i)
+    kv_[i].reset();
+}
+
 }  // namespace stateport::test

@@ -69,6 +69,8 @@ class StateWorld final : public KvDirectory {
   void keep_kv(const Tokens& tokens);
   void forget_kv() { tiers_.back().clear(); }
   [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) override;
+  /// The memory of these KV blocks, or of these slots for checkpoints, is gone: another has it, or none.
+  void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
   /// The transfer began and did not find its image.
   [[nodiscard]] bool is_gone(const Transfer& transfer) const { return !moving_.contains(transfer.id); }
   /// The state that a RowState names; none if its two parts differ or were never written.

@@ -32,6 +32,7 @@ struct Schedules {
   bool scrub = true;
   bool tiers = false;
   IgnoredLists ignored;
+  bool arena = false;
 };
 
 /// Two tenants on one cache, which is reset once and used again.
@@ -39,6 +40,7 @@ void run_schedule(Combination index, const Schedules& schedules, std::uint64_t s
   Random random(seed);
   RequestCacheOptions options = random_options(random, index);
   options.scrub = schedules.scrub;
+  if (schedules.arena) draw_arena(random, options);
   if (schedules.tiers) options.tiers = random_tiers(random, options);
   MarkedMemory memory(options, schedules.ignored);
   RandomEngine engine(random, options);
@@ -76,6 +78,17 @@ TEST_CASE("with scrub no tenant can read a byte of another, whatever an engine d
       MESSAGE("looked at ", looked.bytes, " bytes, ", looked.own, " of them written by the reader, after ",
               looked.loads, " loads");
       if (looked.seeds >= 100) CHECK((looked.loads > 0) == tiers);
+    }
+}
+
+TEST_CASE("nor if memory that strangers had comes to the cache") {
+  for (const Combination index : slot_combinations)
+    for (const bool tiers : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(tiers);
+      const Looked looked = run_tenants(index, {.tiers = tiers, .arena = true});
+      CHECK(looked.leaks == 0);
+      CHECK(looked.own > 0);
     }
 }
 

@@ -71,6 +71,8 @@ class SlotPool {
 
   [[nodiscard]] std::int32_t capacity_slots() const noexcept { return capacity_slots_; }
   [[nodiscard]] std::int32_t free_slots() const noexcept { return free_count_; }
+  /// Slots that have no memory: they count neither as free nor as owned, though is_free() is true for them.
+  [[nodiscard]] std::int32_t closed_slots() const noexcept { return closed_count_; }
 
   /// Fills `out` and makes `caller` the owner, or changes nothing and returns false. A stack gives the top segment in
   /// stored order: a fresh pool of 4 asked for 2 gives [2, 3]. The tag of a slot handed out is empty.
@@ -80,6 +82,12 @@ class SlotPool {
   /// free, pinned or named twice.
   void release(std::span<const SlotId> slots);
   void release(SlotId slot) { release({&slot, 1}); }
+
+  /// The free slots of [first, first + count) are not handed out until open() names them. Throws InvalidArgument, and
+  /// changes nothing, for a range that is not inside the pool, and a slot that is owned or closed. O(free slots).
+  void close(std::int32_t first, std::int32_t count);
+  /// The slots of the range are free again, in ascending order. Throws as close() does, for a slot that is not closed.
+  void open(std::int32_t first, std::int32_t count);
 
   /// All of these throw InvalidArgument for a slot that is out of range or free.
   void set_owner(SlotId slot, std::int32_t owner) {
@@ -106,7 +114,7 @@ class SlotPool {
   /// The free slots, next one to be handed out last for a stack, first for a queue. For tests and dumps.
   [[nodiscard]] std::vector<SlotId> free_list() const;
 
-  /// Every slot is free again, in ascending order; pins and tags are gone.
+  /// Every slot that is not closed is free again, in ascending order; pins and tags are gone.
   void reset() noexcept;
   /// Throws std::logic_error naming the first broken invariant. O(slots).
   void check_invariants() const;
@@ -122,6 +130,7 @@ class SlotPool {
   struct Books;
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
+  void require_range(std::int32_t first, std::int32_t count) const;
   [[nodiscard]] const Slot& owned(SlotId slot) const {
     require(slot.valid() && slot.value() < capacity_slots_, "slot", slot, "is out of range");
     const Slot& entry = slots_[slot.index()];
@@ -135,6 +144,7 @@ class SlotPool {
   std::int32_t capacity_slots_;
   std::int32_t first_ = 0;  ///< the free slots stand at positions [first_, first_ + free_count_) of a ring
   std::int32_t free_count_ = 0;
+  std::int32_t closed_count_ = 0;
   Order order_;
 };
 

@@ -5,6 +5,7 @@
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/cost.hpp>
+#include <stateport/core/pool/memory_move.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
 #include <cstddef>
@@ -31,6 +32,21 @@ enum class CheckpointPlacement : std::uint8_t {
   branch,  ///< n and j
   rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
   every    ///< all that are not cached, the end of a prompt of whole blocks too
+};
+
+/// One memory that KV and states share: the cache moves it between them while it serves, by the moves of its answers
+/// (MemoryMove, CacheArena). An extent is mapped, or it is not and the cache uses none of its numbers; the bytes of all
+/// mapped extents are never more than `bytes`. Both stores have addresses for the most that the cache may ever use of
+/// them (kv_tokens, checkpoints): as much as `bytes` can hold, if one part may take all of it.
+///
+/// The cache keeps a 64th of the memory free (at least two extents of each part), evicts by worth whatever is worth the
+/// least, as with budget_bytes, and moves free extents to the part that is short of them. A row of a pass that finds no
+/// room may find it once the moves of that answer are settled.
+struct ArenaOptions {
+  std::int64_t bytes = 0;    ///< of physical memory for the extents of both parts; 0: no arena
+  ExtentShape kv;            ///< of KV blocks
+  ExtentShape states;        ///< of slots of the store that checkpoints lie in
+  double state_share = 0.5;  ///< of `bytes`, that states have at the start
 };
 
 /// States lie in slots: each running request has a live slot, and each checkpoint has a slot. A pass restores a
@@ -75,6 +91,8 @@ struct SlotLayout {
   /// request that just ended and its last state, unless hix decides: it may exceed the budget by these until the next
   /// end.
   std::int64_t budget_bytes = 0;
+  /// KV and states share one memory physically. Not with budget_bytes.
+  ArenaOptions arena;
 };
 
 /// Layers that share a block table of states.

@@ -23,6 +23,37 @@ struct CacheUsage {
   std::size_t metadata_bytes = 0;      ///< index tree: of its nodes and its policy, beside tokens and KV indices
 };
 
+/// The memory of an arena (SlotLayout::arena), by the cache's own count.
+struct ArenaUsage {
+  std::int64_t kv_bytes = 0;       ///< of extents that are mapped, or may be
+  std::int64_t state_bytes = 0;    ///< the same; both together are never more than ArenaOptions::bytes
+  std::int64_t moves = 0;          ///< decided since construction
+  std::int64_t refused_moves = 0;  ///< settled as not done
+};
+
+/// Answers about memory that moves between KV and states. The moves of a PassPlan or a PassCommit come after all other
+/// work of that answer and of those before it:
+///
+///     plan, commit ─► (the work of the answer) ─► unmap, map ─► settle
+///
+/// The engine carries them out when it likes, off the critical path, and in any order: nothing that a plan names
+/// depends on a move that is not settled. Addresses never change. Not thread-safe, as its cache.
+class CacheArena {
+ public:
+  /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and the cache asks
+  /// for no further memory until some is given back. An unmap that is not `done` leaves its extent mapped. Throws
+  /// InvalidArgument for a move that is not under way, and changes nothing. O(moves under way).
+  virtual void settle(std::uint64_t move, bool done) = 0;
+  /// Plans may name the numbers of this extent. An engine maps these extents before it makes the first plan. Throws
+  /// InvalidArgument for an extent that does not exist. O(1).
+  [[nodiscard]] virtual bool is_mapped(MemoryPart part, std::int32_t extent) const = 0;
+  /// O(1).
+  [[nodiscard]] virtual ArenaUsage usage() const noexcept = 0;
+
+ protected:
+  ~CacheArena() = default;
+};
+
 /// The cache of KV and recurrent states as an engine sees it: one interface for each index and each layout.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
@@ -142,6 +173,9 @@ class RequestCache {
   /// The tiers below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
+  /// The memory that KV and states share; nullptr without SlotLayout::arena.
+  [[nodiscard]] virtual CacheArena* arena() noexcept = 0;
+
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge. The caller's clock may begin again. Throws
   /// InvalidState while a request runs or a transfer is under way.
@@ -169,7 +203,8 @@ class RequestCache {
 /// - slots: checkpoints, an alignment, tail_tokens or a budget that is negative, tail_tokens with placement every,
 ///   breakpoint_saves outside [0, breakpoints_max], separate_checkpoints without checkpoints, decode_checkpoint_tokens
 ///   or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index hash or with placement
-///   passes;
+///   passes; an arena with budget_bytes, with extents that are empty, a state_share outside [0, 1], or too few bytes
+///   for the KV of one request of max_request_tokens, a state of each request and one more, and the free memory;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
 ///   any) not longer than drafts; negative tail_tokens, or without mode align; index tree or tiers with mode none;

@@ -6,6 +6,7 @@
 #include <stateport/core/hash/name_key.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/core/pool/memory_move.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 
@@ -178,6 +179,7 @@ struct PassPlan {
   std::span<const GroupPlan> groups;  ///< [groups]
   std::int32_t rows_without_room = 0;
   ScrubPlan scrub;
+  MovePlan moves;  ///< see CacheArena; only with rows without room
 };
 
 /// The places of a request's hit in the memory of the cache.
@@ -221,6 +223,7 @@ struct PassCommit {
   std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
   /// There was no room for them, or the pass could neither stop nor save its state there.
   std::span<const RefusedBreakpoint> refused_breakpoints;
+  MovePlan moves;  ///< see CacheArena
   /// The plan of the pass that was planned ahead and was not ready. It is now.
   std::optional<PassPlan> next;
 };

@@ -135,6 +135,16 @@ class PrefixTree {
   /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
   void drop_state(NodeId node, Freed& freed);
 
+  /// Adds up the pages of KV that evict_pages() can evict: by_extent[e] becomes their number in the pages
+  /// [e * extent_pages, (e + 1) * extent_pages). Page p has the KV indices [p * page_size, (p + 1) * page_size).
+  /// Precondition: an entry for each page that the tree has. O(nodes + pages).
+  void count_evictable_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const;
+  /// Evicts all nodes that have one of the pages [first, first + count), and all nodes below them, but for locked ones.
+  /// The policy does not choose these victims, and learns nothing from them. O(nodes + pages).
+  EvictResult evict_pages(std::int32_t first, std::int32_t count, Freed& freed);
+  /// Evicts the states in the slots [first, first + count), but for locked ones; KV stays. O(count).
+  EvictResult evict_states(std::int32_t first, std::int32_t count, Freed& freed);
+
   /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
   /// never evicted: locking it locks nothing. O(nodes of the path).
   [[nodiscard]] PrefixLock lock(NodeId node);
@@ -150,6 +160,9 @@ class PrefixTree {
   /// back.
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
   void release_slots(std::span<const SlotId> slots);
+  /// Take free slots out of use and back: see SlotPool.
+  void close_slots(std::int32_t first, std::int32_t count);
+  void open_slots(std::int32_t first, std::int32_t count);
   /// The tag of the state after exactly `tokens`, which a checkpoint must carry to be inserted there. O(tokens).
   [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space = {}) const;
   /// Tells the content of a slot of the caller once the copy just enqueued has run.

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/memory_arena.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "serve/arena_sizes.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace stateport::detail {
+namespace {
+
+/// A lack that does not come again is forgotten after this number of decisions: its request may have ended.
+constexpr std::int32_t lack_decisions_max = 16;
+
+}  // namespace
+
+MemoryArena::MemoryArena(const RequestCacheOptions& options, ElasticIndex& index, TenantMarks* marks)
+    : index_(index),
+      marks_(marks),
+      bytes_(slot_layout(options).arena.bytes),
+      headroom_bytes_(arena_headroom_bytes(options)) {
+  const ArenaOptions& arena = slot_layout(options).arena;
+  const ArenaExtents least = arena_least_extents(options);
+  parts_ = {make_part(MemoryPart::kv, arena.kv, kv_blocks(options), least.kv),
+            make_part(MemoryPart::states, arena.states, checkpoint_slots(options), least.states)};
+  const ArenaExtents mapped = arena_extents_at_start(options);
+  map_at_start(parts_[0], static_cast<std::int32_t>(mapped.kv));
+  map_at_start(parts_[1], static_cast<std::int32_t>(mapped.states));
+  const std::size_t extents = parts_[0].extents.size() + parts_[1].extents.size();
+  moves_.reserve(extents);
+  outstanding_.reserve(extents);
+  evictable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
+}
+
+MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers,
+                                         std::int64_t least) {
+  Part part{.name = name, .shape = shape, .numbers = numbers, .least = static_cast<std::int32_t>(least)};
+  part.extents.resize(static_cast<std::size_t>(ceil_div(numbers, std::int64_t{shape.count})), Extent::mapped);
+  part.in_state[0] = static_cast<std::int32_t>(part.extents.size());
+  const auto numbers_in = [&](std::int64_t bytes) {
+    return static_cast<std::int32_t>(std::max<std::int64_t>(bytes / part.bytes_of(1), 1));
+  };
+  part.low = numbers_in(headroom_bytes_ / 4);
+  part.wanted = numbers_in(headroom_bytes_ / 2);
+  return part;
+}
+
+/// Extents with numbers in use, or that are never handed out, are mapped first, then those with the lowest numbers.
+void MemoryArena::map_at_start(Part& part, std::int32_t extents) {
+  const auto end = static_cast<std::int32_t>(part.extents.size());
+  std::int32_t kept = 0;
+  for (std::int32_t e = 0; e < end; ++e) kept += !is_empty(part, e);
+  for (std::int32_t e = 0; e < end; ++e) {
+    if (!is_empty(part, e) || kept++ < extents) continue;
+    index_.close(part.name, part.first(e), part.size(e));
+    enter(part, e, Extent::unmapped);
+  }
+}
+
+void MemoryArena::enter(Part& part, std::int32_t extent, Extent state) noexcept {
+  Extent& now = part.extents[static_cast<std::size_t>(extent)];
+  --part.in_state[static_cast<std::size_t>(now)];
+  ++part.in_state[static_cast<std::size_t>(state)];
+  now = state;
+}
+
+std::int64_t MemoryArena::unassigned_bytes() const noexcept {
+  std::int64_t bytes = bytes_;
+  for (const Part& part : parts_)
+    bytes -= (static_cast<std::int64_t>(part.extents.size()) - part.count(Extent::unmapped)) * part.shape.bytes;
+  return bytes;
+}
+
+/// Bytes that no content has, wherever they are.
+std::int64_t MemoryArena::free_bytes() const noexcept {
+  std::int64_t bytes = unassigned_bytes();
+  for (const Part& part : parts_)
+    bytes += part.bytes_of(index_.free_numbers(part.name)) +
+             std::int64_t{part.count(Extent::unmapping) + part.count(Extent::mapping)} * part.shape.bytes;
+  return bytes;
+}
+
+void MemoryArena::note_lack(MemoryPart name, std::int32_t numbers) noexcept {
+  Part& part = parts_[static_cast<std::size_t>(name)];
+  part.lack = std::max(part.lack, numbers);
+  part.lack_age = 0;
+}
+
+/// If a request has no room, the numbers that are free in the part that lacks some are no help: they were not enough.
+void MemoryArena::make_room(bool urgent) {
+  const auto is_there = [&] {
+    std::int64_t wanted = 0;
+    for (const Part& part : parts_) {
+      const bool lacks = urgent && part.lack > 0;
+      wanted += part.bytes_of(std::int64_t{lacks ? index_.free_numbers(part.name) : part.low} + part.lack);
+      if (urgent) wanted += part.shape.bytes;  // extents are given as a whole
+    }
+    return free_bytes() >= std::max(wanted, headroom_bytes_);
+  };
+  while (!is_there() && (index_.evict_least() || (urgent && index_.evict_held_state()))) {
+  }
+}
+
+/// How many more extents the part should have.
+std::int32_t MemoryArena::missing_extents(const Part& part) const noexcept {
+  const std::int64_t coming = std::int64_t{part.count(Extent::mapping)} * part.shape.count;
+  const std::int64_t free = index_.free_numbers(part.name) + coming;
+  const std::int64_t numbers = std::max<std::int64_t>(part.lack, free < part.low ? part.wanted - free : 0);
+  const std::int64_t extents = ceil_div(numbers, std::int64_t{part.shape.count});
+  return static_cast<std::int32_t>(std::min<std::int64_t>(extents, part.count(Extent::unmapped)));
+}
+
+/// How many extents the part can give away; none while it gets some.
+std::int32_t MemoryArena::spare_extents(const Part& part) const noexcept {
+  if (part.lack > 0 || part.count(Extent::mapping) > 0) return 0;
+  const std::int32_t free = index_.free_numbers(part.name) - part.low;
+  return std::clamp(free / part.shape.count, 0, std::max(part.count(Extent::mapped) - part.least, 0));
+}
+
+void MemoryArena::balance(bool urgent) {
+  for (Part& part : parts_)
+    if (urgent && part.lack_age > 0) part.lack = 0;  // it had room in the end
+  make_room(urgent);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    Part& part = parts_[i];
+    Part& other = parts_[1 - i];
+    const std::int32_t missing = missing_extents(part);
+    age_lack(part);
+    if (missing == 0) continue;
+    map(part, missing);
+    const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
+    const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
+                                (can_map_ ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
+    if (bytes > coming) give(other, bytes - coming);
+  }
+}
+
+void MemoryArena::age_lack(Part& part) noexcept {
+  if (++part.lack_age > lack_decisions_max) part.lack = 0;
+}
+
+void MemoryArena::map(Part& part, std::int32_t extents) {
+  for (std::size_t e = 0; e < part.extents.size() && extents > 0; ++e) {
+    if (!can_map_ || unassigned_bytes() < part.shape.bytes) return;
+    if (part.extents[e] != Extent::unmapped) continue;
+    enter(part, static_cast<std::int32_t>(e), Extent::mapping);
+    decide(MemoryMove::Kind::map, part, static_cast<std::int32_t>(e));
+    part.lack = std::max(part.lack - part.shape.count, 0);
+    --extents;
+  }
+}
+
+/// Takes extents of at least these bytes from a part, as far as it can spare them: empty ones, and then those with the
+/// least content.
+void MemoryArena::give(Part& from, std::int64_t bytes) {
+  auto extents =
+      static_cast<std::int32_t>(std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from)));
+  for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && extents > 0; --e) {
+    if (from.extents[static_cast<std::size_t>(e)] != Extent::mapped || !is_empty(from, e)) continue;
+    unmap(from, e);
+    --extents;
+  }
+  for (; extents > 0 && spare_extents(from) > 0; --extents) {
+    const std::optional<std::int32_t> extent = emptiest(from);
+    if (!extent) return;
+    index_.clear(from.name, from.first(*extent), from.size(*extent));
+    if (is_empty(from, *extent)) unmap(from, *extent);
+  }
+}
+
+bool MemoryArena::is_empty(const Part& part, std::int32_t extent) const {
+  for (std::int32_t i = 0; i < part.size(extent); ++i)
+    if (!index_.is_free(part.name, part.first(extent) + i)) return false;
+  return true;
+}
+
+void MemoryArena::unmap(Part& part, std::int32_t extent) {
+  index_.close(part.name, part.first(extent), part.size(extent));
+  enter(part, extent, Extent::unmapping);
+  decide(MemoryMove::Kind::unmap, part, extent);
+}
+
+/// The mapped extent with the least content among those of which no request holds a number. None: there is none.
+std::optional<std::int32_t> MemoryArena::emptiest(Part& part) {
+  evictable_.resize(part.extents.size());
+  index_.count_evictable(part.name, part.shape.count, evictable_);
+  std::optional<std::int32_t> best;
+  for (std::int32_t e = 0; std::cmp_less(e, part.extents.size()); ++e) {
+    const std::int32_t content = evictable_[static_cast<std::size_t>(e)];
+    if (part.extents[static_cast<std::size_t>(e)] != Extent::mapped ||
+        (best && content >= evictable_[static_cast<std::size_t>(*best)]))
+      continue;
+    std::int32_t used = 0;
+    for (std::int32_t i = 0; i < part.size(e); ++i) used += !index_.is_free(part.name, part.first(e) + i);
+    if (used == content) best = e;
+  }
+  return best;
+}
+
+void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent) {
+  moves_.push_back({.id = ++last_move_, .kind = kind, .part = part.name, .extent = extent});
+  outstanding_.push_back(moves_.back());
+}
+
+void MemoryArena::settle(std::uint64_t id, bool done) {
+  const auto at = std::ranges::find(outstanding_, id, &MemoryMove::id);
+  require(at != outstanding_.end(), "move", id, "is not under way");
+  const MemoryMove move = *at;
+  outstanding_.erase(at);
+  Part& part = parts_[static_cast<std::size_t>(move.part)];
+  const bool unmaps = move.kind == MemoryMove::Kind::unmap;
+  refused_ += !done;
+  if (unmaps == done) {
+    enter(part, move.extent, Extent::unmapped);
+    can_map_ = unmaps;
+    return;
+  }
+  enter(part, move.extent, Extent::mapped);
+  index_.open(part.name, part.first(move.extent), part.size(move.extent));
+  if (!unmaps && marks_ != nullptr) marks_->memory_came(move.part, part.first(move.extent), part.size(move.extent));
+}
+
+bool MemoryArena::is_mapped(MemoryPart name, std::int32_t extent) const {
+  require(name == MemoryPart::kv || name == MemoryPart::states, "part", static_cast<int>(name), "is not a part");
+  const Part& part = parts_[static_cast<std::size_t>(name)];
+  require(extent >= 0 && std::cmp_less(extent, part.extents.size()), "extent", extent, "is out of range");
+  return part.extents[static_cast<std::size_t>(extent)] == Extent::mapped;
+}
+
+ArenaUsage MemoryArena::usage() const noexcept {
+  const auto bytes = [](const Part& part) {
+    return (static_cast<std::int64_t>(part.extents.size()) - part.count(Extent::unmapped)) * part.shape.bytes;
+  };
+  return {.kv_bytes = bytes(parts_[0]),
+          .state_bytes = bytes(parts_[1]),
+          .moves = static_cast<std::int64_t>(last_move_),
+          .refused_moves = refused_};
+}
+
+void MemoryArena::check() const {
+  constexpr const char* structure = "MemoryArena";
+  require_invariant(unassigned_bytes() >= 0, structure, "more memory is mapped than the arena has");
+  std::size_t moving = 0;
+  for (const Part& part : parts_) {
+    std::array<std::int32_t, 4> in_state = {};
+    for (std::int32_t e = 0; std::cmp_less(e, part.extents.size()); ++e) {
+      const Extent state = part.extents[static_cast<std::size_t>(e)];
+      ++in_state[static_cast<std::size_t>(state)];
+      require_invariant(state == Extent::mapped || is_empty(part, e), structure, "content lies where no memory is");
+    }
+    require_invariant(in_state == part.in_state, structure, "extents are counted wrong");
+    require_invariant(part.count(Extent::mapped) >= part.least, structure, "a part has less than it needs");
+    moving += static_cast<std::size_t>(part.count(Extent::unmapping) + part.count(Extent::mapping));
+  }
+  require_invariant(moving == outstanding_.size(), structure, "a move is lost");
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/cache_options.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/elastic_index.hpp"
+#include "serve/tenant_marks.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// Moves the memory of an arena between KV and states:
+///
+///     mapped ── unmap ──► unmapping ── settle ──► unmapped ── map ──► mapping ── settle ──► mapped
+///                            └─ refused ─► mapped    ▲                   │
+///                                                    └──────── refused ──┘
+///
+/// An extent counts against the arena's bytes but where it is unmapped. The headroom is memory that no content has: the
+/// arena evicts until there is that much, and gives a part that is short the extents that the other part can spare. So
+/// the eviction policy alone decides what is evicted, and memory follows. A part is short if less than a quarter of the
+/// headroom is free in it, and gets extents until half of it is free there; or if it had to evict its own content at
+/// once, and gets as much as was missing.
+class MemoryArena final : public CacheArena {
+ public:
+  /// Closes the numbers of all extents that are not mapped at the start. `marks` may be null: tenants share memory as
+  /// it is. Both must outlive this.
+  MemoryArena(const RequestCacheOptions& options, ElasticIndex& index, TenantMarks* marks);
+
+  /// The answer of a call begins: it names no moves yet.
+  void begin_call() noexcept { moves_.clear(); }
+  /// A request found so few free numbers that this many more were needed: content of the part was evicted for it, or
+  /// the request has no room.
+  void note_lack(MemoryPart part, std::int32_t numbers) noexcept;
+  /// Evicts until the headroom is there, or requests hold all content.
+  void make_room(bool urgent = false);
+  /// The same, and decides moves. `urgent`: a request has no room, so that checkpoints of running requests are evicted,
+  /// too, if nothing else is left. O(1) without a move; a move looks at the numbers of one part.
+  void balance(bool urgent);
+  [[nodiscard]] MovePlan moves() const noexcept { return moves_; }
+
+  void settle(std::uint64_t move, bool done) override;
+  [[nodiscard]] bool is_mapped(MemoryPart part, std::int32_t extent) const override;
+  [[nodiscard]] ArenaUsage usage() const noexcept override;
+  /// Throws std::logic_error naming the first broken invariant. O(numbers).
+  void check() const;
+
+ private:
+  enum class Extent : std::uint8_t { mapped, unmapping, unmapped, mapping };
+  struct Part {
+    MemoryPart name = MemoryPart::kv;
+    ExtentShape shape;
+    std::int32_t numbers = 0;
+    std::vector<Extent> extents;
+    std::array<std::int32_t, 4> in_state = {};  ///< extents, by Extent
+    std::int32_t least = 0;                     ///< extents that stay mapped
+    std::int32_t low = 0;                       ///< numbers; fewer free ones are too few
+    std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
+    std::int32_t lack = 0;                      ///< numbers that the part is to get beside
+    std::int32_t lack_age = 0;                  ///< decisions since it was noted
+
+    [[nodiscard]] std::int32_t count(Extent state) const noexcept { return in_state[static_cast<std::size_t>(state)]; }
+    [[nodiscard]] std::int32_t first(std::int32_t extent) const noexcept { return extent * shape.count; }
+    [[nodiscard]] std::int32_t size(std::int32_t extent) const noexcept {
+      return first(extent) + shape.count <= numbers ? shape.count : numbers - first(extent);
+    }
+    [[nodiscard]] std::int64_t bytes_of(std::int64_t many) const noexcept { return many * shape.bytes / shape.count; }
+  };
+
+  [[nodiscard]] Part make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers, std::int64_t least);
+  void map_at_start(Part& part, std::int32_t extents);
+  void enter(Part& part, std::int32_t extent, Extent state) noexcept;
+  [[nodiscard]] std::int64_t unassigned_bytes() const noexcept;
+  [[nodiscard]] std::int64_t free_bytes() const noexcept;
+  [[nodiscard]] std::int32_t missing_extents(const Part& part) const noexcept;
+  [[nodiscard]] std::int32_t spare_extents(const Part& part) const noexcept;
+  [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
+  void map(Part& part, std::int32_t extents);
+  void give(Part& from, std::int64_t bytes);
+  void unmap(Part& part, std::int32_t extent);
+  [[nodiscard]] std::optional<std::int32_t> emptiest(Part& part);
+  void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
+  void age_lack(Part& part) noexcept;
+
+  ElasticIndex& index_;
+  TenantMarks* marks_;
+  std::int64_t bytes_;
+  std::int64_t headroom_bytes_;
+  std::array<Part, memory_part_count> parts_;
+  std::vector<MemoryMove> moves_;        ///< of this answer
+  std::vector<MemoryMove> outstanding_;  ///< decided and not settled
+  std::vector<std::int32_t> evictable_;  ///< by extent
+  std::uint64_t last_move_ = 0;
+  std::int64_t refused_ = 0;
+  bool can_map_ = true;  ///< no map was refused since memory was given back
+};
+
+}  // namespace stateport::detail
