@@ -21,6 +21,11 @@ struct Budget {
   bool write_through = false;         ///< see TierOptions
   TierSpeeds speeds;                  ///< speeds that decide whether a hit below the device is loaded or computed
   bool separate_checkpoints = false;  ///< states of running requests are of another type
+  /// > 0: the memory is an arena (SlotLayout::arena), whose extents of KV have this number of tokens, rounded up to
+  /// whole blocks, and whose extents of states have one. 0: bytes are counted, wherever they lie.
+  std::int64_t arena_tokens = 0;
+  /// > 0: walls. States have this share of the memory and KV has the rest, whatever happens.
+  double state_share = 0;
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }
   [[nodiscard]] constexpr std::int64_t used_bytes(std::int64_t blocks, std::int64_t states) const noexcept {

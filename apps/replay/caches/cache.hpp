@@ -43,6 +43,7 @@ struct CacheCounts {
   std::int64_t resident_blocks = 0;
   std::int64_t resident_states = 0;
   std::int64_t victims = 0;                        ///< under a budget: how often something was chosen to go
+  std::int64_t memory_moves = 0;                   ///< in an arena: extents that got memory or gave it back
   std::array<TierUsage, medium_count> tiers = {};  ///< by medium; bytes are of the model
   std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
 

@@ -11,6 +11,10 @@ namespace stateport::replay {
 namespace {
 
 constexpr std::size_t events_at_once = 256;
+/// In an arena prompts are computed in passes of this number of tokens of the model, as engines do.
+constexpr std::int64_t arena_pass_tokens = 8192;
+/// How often a pass without room is planned again: after memory was given back, and after it was mapped.
+constexpr int arena_tries = 4;
 
 /// The same cost, of tokens as the cache sees them.
 ComputeCost cost_seen(const ComputeCost& cost, std::int64_t block_size_tokens) {
@@ -30,6 +34,24 @@ void check(const ServedCacheOptions& options) {
   check_budget(*options.budget);
   require(options.budget->block_size_tokens == options.block_size_tokens, "budget.block_size_tokens",
           options.budget->block_size_tokens, "must be that of the cache");
+}
+
+/// A budget does not count the states of running requests, so that the arena has as much more.
+void set_arena(const Budget& budget, const RequestCacheOptions& cache, SlotLayout& layout) {
+  const std::int64_t blocks = (budget.arena_tokens + budget.block_size_tokens - 1) / budget.block_size_tokens;
+  const std::int64_t running = layout.separate_checkpoints ? 0 : cache.max_requests;
+  layout.arena = {.bytes = budget.bytes * tokens_per_block + running * cache.memory.state_bytes,
+                  .kv = {.count = static_cast<std::int32_t>(blocks),
+                         .bytes = blocks * tokens_per_block * cache.memory.kv_bytes_per_token},
+                  .states = {.count = 1, .bytes = cache.memory.state_bytes}};
+}
+
+void set_walls(const Budget& budget, RequestCacheOptions& cache, SlotLayout& layout) {
+  const auto state_bytes = static_cast<std::int64_t>(budget.state_share * static_cast<double>(budget.bytes));
+  layout.checkpoints = static_cast<std::int32_t>(std::max<std::int64_t>(state_bytes / budget.state_bytes, 1));
+  const std::int64_t blocks = (budget.bytes - state_bytes) / budget.block_bytes();
+  const std::int64_t least = (cache.max_request_tokens + tokens_per_block - 1) / tokens_per_block;
+  cache.kv_tokens = std::max(std::min(blocks, cache.kv_tokens / tokens_per_block), least) * tokens_per_block;
 }
 
 }  // namespace
@@ -63,9 +85,12 @@ RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
           memory.kv_bytes_per_token, "is too large");
   cache.memory = {.state_bytes = memory.state_bytes * tokens_per_block,
                   .kv_bytes_per_token = memory.kv_bytes_per_token * options.block_size_tokens};
+  if (options.budget && options.budget->arena_tokens > 0) set_arena(*options.budget, cache, layout);
+  if (options.budget && options.budget->state_share > 0) set_walls(*options.budget, cache, layout);
   if (options.budget) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / tokens_per_block;
-    layout.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
+    if (options.budget->arena_tokens == 0 && options.budget->state_share == 0)
+      layout.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
     cache.tiers.host_bytes = std::min(options.budget->host_bytes, most) * tokens_per_block;
     cache.tiers.file_bytes = std::min(options.budget->file_bytes, most) * tokens_per_block;
     cache.tiers.remote_bytes = std::min(options.budget->remote_bytes, most) * tokens_per_block;
@@ -134,8 +159,24 @@ PassPlan ServedCache::plan() {
     uncached_blocks_ += std::ssize(tokens_) / tokens_per_block;
     return {};
   }
-  const PassRow row{.request = request_, .tokens = static_cast<std::int32_t>(std::ssize(tokens_) - reused_tokens_)};
-  const PassPlan plan = cache_->plan({&row, 1});
+  std::int64_t left = std::ssize(tokens_) - reused_tokens_;
+  const std::int64_t most = std::max<std::int64_t>(arena_pass_tokens / block_size_tokens_, 1) * tokens_per_block;
+  for (; cache_->arena() != nullptr && left > most; left -= most) {
+    static_cast<void>(plan_part(most));
+    static_cast<void>(commit_part());
+  }
+  return plan_part(left);
+}
+
+PassPlan ServedCache::plan_part(std::int64_t tokens) {
+  const PassRow row{.request = request_, .tokens = static_cast<std::int32_t>(tokens)};
+  PassPlan plan = cache_->plan({&row, 1});
+  for (int tries = 0; plan.rows_without_room > 0 && tries < arena_tries; ++tries) {
+    move_between_tiers(plan.transfers);
+    move_memory(plan.moves);
+    cache_->cancel(plan.pass);
+    plan = cache_->plan({&row, 1});
+  }
   require_invariant(plan.rows_without_room == 0, "ServedCache", "a prompt finds no room though no other runs");
   pass_ = plan.pass;
   move_between_tiers(plan.transfers);
@@ -143,12 +184,26 @@ PassPlan ServedCache::plan() {
 }
 
 PassCommit ServedCache::commit() {
+  return commit_part();
+}
+
+PassCommit ServedCache::commit_part() {
   constexpr std::int32_t sampled = 0;
   const PassCommit commit = cache_->commit(pass_, {&sampled, 1}, {});
   dropped_checkpoints_ += commit.dropped_states;
   moved_.clear();
   mover_->transfer(commit.transfers, moved_);  // settled once the copies of the commit are enqueued
+  move_memory(commit.moves);
   return commit;
+}
+
+/// Carries moves out at once.
+void ServedCache::move_memory(MovePlan moves) {
+  for (const MemoryMove& move : moves) cache_->arena()->settle(move.id, true);
+  if (moves.empty()) return;
+  const ArenaUsage usage = cache_->arena()->usage();
+  require_invariant(usage.kv_bytes + usage.state_bytes <= std::get<SlotLayout>(cache_->options().layout).arena.bytes,
+                    "ServedCache", "more memory is mapped than the arena has");
 }
 
 void ServedCache::finish() {
@@ -190,14 +245,17 @@ void ServedCache::take_events() {
 }
 
 CacheCounts ServedCache::counts() const {
+  const auto& layout = std::get<SlotLayout>(cache_->options().layout);
   const CacheUsage usage = cache_->usage();
+  const std::int64_t moves = cache_->arena() == nullptr ? 0 : cache_->arena()->usage().moves;
   return {.state_evictions = usage.evicted_states,
           .block_evictions = usage.evicted_kv_tokens / tokens_per_block,
           .dropped_checkpoints = dropped_checkpoints_,
           .uncached_blocks = uncached_blocks_,
           .resident_blocks = usage.kv_tokens / tokens_per_block,
           .resident_states = usage.states,
-          .victims = std::get<SlotLayout>(cache_->options().layout).budget_bytes > 0 ? usage.evicted_states : 0,
+          .victims = layout.budget_bytes > 0 || layout.arena.bytes > 0 ? usage.evicted_states : 0,
+          .memory_moves = moves,
           .tiers = tier_usages(*cache_, block_size_tokens_),
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }

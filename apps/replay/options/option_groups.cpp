@@ -164,10 +164,24 @@ CLI::Option& as_bytes(CLI::Option& option) {
   return *option.transform(CLI::AsSizeValue(false))->check(CLI::PositiveNumber)->option_text("BYTES");
 }
 
+void add_division(CLI::App& app, DivisionOptions& division) {
+  CLI::Option* const arena = app.add_option("--arena", division.arena_tokens,
+                                            "KV and states share one arena: memory moves between them in extents of "
+                                            "this number of tokens, or of one state, and is really there")
+                                 ->check(CLI::PositiveNumber)
+                                 ->option_text("TOKENS");
+  app.add_option("--walls", division.state_share,
+                 "States have this share of the memory and KV has the rest, whatever happens")
+      ->check(CLI::Range(0.001, 0.999))
+      ->option_text("SHARE")
+      ->excludes(arena);
+}
+
 void add_memory(CLI::App& app, MemoryOptions& memory, std::string& policy) {
   as_bytes(*app.add_option("--memory", memory.bytes, "For KV and states together (64GiB, …)"))
       .required()
       ->option_text("BYTES REQUIRED");
+  add_division(app, memory.division);
   add_cache(app, memory.cache);
   app.add_option("--policy", policy,
                  "Order of eviction. With --cache tree: every, last, branch = least recently used blocks and states, "

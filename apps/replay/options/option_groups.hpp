@@ -51,6 +51,8 @@ void add_pools(CLI::App& app, PoolOptions& pools, std::string& policy);
 /// Throws for a policy that pools do not have.
 void choose_policy(const std::string& policy, PoolOptions& pools);
 
+/// How the memory is divided: --arena, --walls.
+void add_division(CLI::App& app, DivisionOptions& division);
 /// --memory, its index and policy, whose name is not checked yet, --host and the speeds; --disk is of the command.
 void add_memory(CLI::App& app, MemoryOptions& memory, std::string& policy);
 /// --disk with bytes alone: files are counted.

@@ -68,6 +68,12 @@ struct PoolOptions {
   }
 };
 
+/// How KV and states share one memory. Without either they are counted together, wherever they lie.
+struct DivisionOptions {
+  std::int64_t arena_tokens = 0;  ///< > 0: an arena, and tokens of an extent of KV
+  double state_share = 0;         ///< > 0: walls, and the share of states
+};
+
 /// One memory for KV and states, and the tiers below it.
 struct MemoryOptions {
   CacheKind cache = CacheKind::tree;
@@ -76,6 +82,7 @@ struct MemoryOptions {
   std::int64_t host_bytes = 0;
   std::int64_t disk_bytes = 0;
   TierSpeeds speeds;  ///< those of all tiers, or none
+  DivisionOptions division;
 
   [[nodiscard]] bool has_tiers() const noexcept { return host_bytes > 0 || disk_bytes > 0; }
 };
@@ -116,6 +123,7 @@ struct SweepOptions {
   CommonOptions common;
   CacheKind cache = CacheKind::tree;
   std::vector<std::int64_t> memory_bytes;  ///< each with every policy
+  DivisionOptions division;
 };
 
 struct SizeOptions {

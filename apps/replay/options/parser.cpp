@@ -255,6 +255,7 @@ class Parser {
         .delimiter(',')
         ->option_text("BYTES,… REQUIRED")
         ->required();
+    add_division(app, sweep_.division);
     add_cache(app, sweep_.cache);
     add_hints(app, sweep_.common.workload.hints);
   }

@@ -55,7 +55,7 @@ int run(const SweepOptions& options) {
   OutputFile json(options.common.json_file);
   const RunInput input = read_input("sweep", options.common);
   SweepReport report{
-      .cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1}), options.memory_bytes,
+      .cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1, .division = options.division}), options.memory_bytes,
                      policies_of(options.cache), compute_cost(input.model.name), keep_going),
       .requests = input.requests};
   report.interrupted = report.cells.size() < options.memory_bytes.size() * policies_of(options.cache).size();

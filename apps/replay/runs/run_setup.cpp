@@ -100,7 +100,9 @@ Budget make_budget(const RunInput& input, const MemoryOptions& memory) {
           .host_bytes = memory.host_bytes,
           .file_bytes = memory.disk_bytes,
           .speeds = memory.speeds,
-          .separate_checkpoints = input.model.checkpoint_type.has_value()};
+          .separate_checkpoints = input.model.checkpoint_type.has_value(),
+          .arena_tokens = memory.division.arena_tokens,
+          .state_share = memory.division.state_share};
 }
 
 void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescription& run) {

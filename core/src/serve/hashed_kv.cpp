@@ -89,6 +89,9 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
   book_.note_lack(MemoryPart::kv, std::ssize(fresh) - pool_.free_blocks());
+  if (book_.elastic != nullptr && book_.slots.arena.bytes > 0)
+    while (std::ssize(fresh) > pool_.free_blocks() && book_.elastic->evict_least()) {
+    }
   if (!pool_.allocate(fresh)) {
     row.blocks.resize(held);
     return false;

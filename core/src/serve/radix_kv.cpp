@@ -156,7 +156,12 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   const auto fresh = std::span(row).subspan(held);
   if (kv_.allocate(fresh)) return true;
   book_.note_lack(MemoryPart::kv, (std::ssize(fresh) - kv_.available()) / options_.block_size_tokens);
-  evict({.tokens = std::ssize(fresh)});
+  if (book_.slots.arena.bytes > 0) {
+    while (std::ssize(fresh) > kv_.available() && evict_least()) {
+    }
+  } else {
+    evict({.tokens = std::ssize(fresh)});
+  }
   if (kv_.allocate(fresh)) return true;
   row.resize(held);
   return false;
