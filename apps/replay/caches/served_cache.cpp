@@ -173,7 +173,7 @@ PassPlan ServedCache::plan_part(std::int64_t tokens) {
   PassPlan plan = cache_->plan({&row, 1});
   for (int tries = 0; plan.rows_without_room > 0 && tries < arena_tries; ++tries) {
     move_between_tiers(plan.transfers);
-    move_memory(plan.moves);
+    move_memory(plan.memory);
     cache_->cancel(plan.pass);
     plan = cache_->plan({&row, 1});
   }
@@ -193,14 +193,14 @@ PassCommit ServedCache::commit_part() {
   dropped_checkpoints_ += commit.dropped_states;
   moved_.clear();
   mover_->transfer(commit.transfers, moved_);  // settled once the copies of the commit are enqueued
-  move_memory(commit.moves);
+  move_memory(commit.memory);
   return commit;
 }
 
 /// Carries moves out at once.
-void ServedCache::move_memory(MovePlan moves) {
-  for (const MemoryMove& move : moves) cache_->arena()->settle(move.id, true);
-  if (moves.empty()) return;
+void ServedCache::move_memory(const MemoryPlan& plan) {
+  for (const MemoryMove& move : plan.moves) cache_->arena()->settle(move.id, true);
+  if (plan.moves.empty()) return;
   const ArenaUsage usage = cache_->arena()->usage();
   require_invariant(usage.kv_bytes + usage.state_bytes <= std::get<SlotLayout>(cache_->options().layout).arena.bytes,
                     "ServedCache", "more memory is mapped than the arena has");

@@ -15,11 +15,6 @@ namespace stateport {
 
 namespace {
 
-void require_range(std::int32_t first, std::int32_t count, std::int32_t blocks) {
-  require(first >= 0 && first <= blocks, "first", first, "must be a block");
-  require(count >= 0 && count <= blocks - first, "count", count, "must end inside the pool");
-}
-
 BlockId id_of(std::uint32_t index) noexcept {
   return BlockId{static_cast<std::int32_t>(index)};
 }
@@ -66,7 +61,6 @@ struct BlockPool::Books {
   VictimOrder<> victims;                   ///< every cached block without children; others are dropped when seen
   Table<History> history;                  ///< by block, unless by last use
   std::uint64_t registrations = 0;
-  Table<std::uint8_t> closed;  ///< by block
   // Scratch of one call, with room for every block.
   std::vector<BlockId> listed;
   std::vector<BlockId> unreferenced;
@@ -79,8 +73,7 @@ BlockPool::Books::Books(std::size_t count, const std::shared_ptr<EvictionPolicy>
       hash_to_block(count),
       policy(eviction),
       victims(eviction ? eviction->traits() : VictimTraits{.by_last_use = true}),
-      history(victims.strategy() == VictimStrategy::list ? 0 : count),
-      closed(count) {
+      history(victims.strategy() == VictimStrategy::list ? 0 : count) {
   victims.reserve(count);
   listed.reserve(count);
   unreferenced.reserve(count);
@@ -117,7 +110,7 @@ BlockPool::BlockPool(const BlockPoolOptions& options)
   has_history_ = !books_->history.empty();
   blocks_ = books_->blocks.data();
   free_.reserve(count);
-  reset();
+  free_all();
 }
 
 BlockPool::~BlockPool() = default;
@@ -176,7 +169,6 @@ void BlockPool::release(std::span<const BlockId> blocks) {
 void BlockPool::take_references(std::span<const BlockId> blocks) {
   books_->unreferenced.clear();
   books_->listed.clear();
-  const auto in_range = [this](BlockId block) { return block.valid() && block.value() < block_count_; };
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (!in_range(blocks[i]) || raw(blocks[i]).ref_count == 0) {
       for (std::size_t k = 0; k < i; ++k) ++raw(blocks[k]).ref_count;
@@ -352,7 +344,7 @@ std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<
 }
 
 void BlockPool::prefetch(BlockId block) const noexcept {
-  if (block.valid() && block.value() < block_count_) detail::prefetch(&blocks_[block.index()]);
+  if (in_range(block)) detail::prefetch(&blocks_[block.index()]);
 }
 
 void BlockPool::reset() {
@@ -369,36 +361,15 @@ void BlockPool::reset() {
   books_->hash_to_block.clear();
   books_->victims.clear();
   cached_count_ = 0;
-  free_.clear();
-  for (std::int32_t block = 0; block < block_count_; ++block)
-    if (BlockId{block} != reserved_ && books_->closed[BlockId{block}.index()] == 0) free_.push_back(BlockId{block});
+  free_all();
   if (books_->listed.empty()) return;
   report_deregistered(books_->listed, books_->hashes);
 }
 
-void BlockPool::close(std::int32_t first, std::int32_t count) {
-  require_range(first, count, block_count_);
-  for (std::int32_t block = first; block < first + count; ++block) {
-    require(raw(BlockId{block}).is_free(), "block", block, "is in use");
-    require(books_->closed[BlockId{block}.index()] == 0, "block", block, "is closed");
-  }
-  const std::size_t before = free_.size();
-  std::erase_if(free_, [=](BlockId block) { return block.value() >= first && block.value() - first < count; });
-  closed_count_ += static_cast<std::int32_t>(before - free_.size());
-  for (std::int32_t block = first; block < first + count; ++block)
-    if (BlockId{block} != reserved_) books_->closed[BlockId{block}.index()] = 1;
-}
-
-void BlockPool::open(std::int32_t first, std::int32_t count) {
-  require_range(first, count, block_count_);
-  for (std::int32_t block = first; block < first + count; ++block)
-    require(BlockId{block} == reserved_ || books_->closed[BlockId{block}.index()] != 0, "block", block,
-            "is not closed");
-  for (std::int32_t block = first; block < first + count; ++block)
-    if (std::exchange(books_->closed[BlockId{block}.index()], std::uint8_t{0}) != 0) {
-      free_.push_back(BlockId{block});
-      --closed_count_;
-    }
+void BlockPool::free_all() {
+  free_.clear();
+  for (std::int32_t block = 0; block < block_count_; ++block)
+    if (BlockId{block} != reserved_) free_.push_back(BlockId{block});
 }
 
 void BlockPool::check_invariants() const {
@@ -406,8 +377,7 @@ void BlockPool::check_invariants() const {
   std::vector<std::int32_t> children(books_->blocks.size(), 0);
   std::vector<bool> in_free(books_->blocks.size(), false);
   for (const BlockId block : free_) {
-    require_invariant(block.valid() && block.value() < block_count_ && block != reserved_, structure,
-                      "the free list names a bad block");
+    require_invariant(in_range(block) && block != reserved_, structure, "the free list names a bad block");
     require_invariant(!in_free[block.index()], structure, "the free list names a block twice");
     in_free[block.index()] = true;
   }
@@ -415,10 +385,8 @@ void BlockPool::check_invariants() const {
   for (std::size_t index = 0; index < books_->blocks.size(); ++index) {
     const Block& block = blocks_[index];
     require_invariant(block.ref_count >= 0, structure, "a ref count is negative");
-    const bool closed = books_->closed[index] != 0;
-    require_invariant(block.is_free() == (in_free[index] || closed || index == reserved_.index()), structure,
+    require_invariant(block.is_free() == (in_free[index] || index == reserved_.index()), structure,
                       "a free block is not in the free list, or a used one is");
-    require_invariant(!closed || !in_free[index], structure, "a closed block is in the free list");
     if (block.parent.valid()) {
       require_invariant(blocks_[block.parent.index()].hash > 0 && block.hash > 0, structure,
                         "a parent link joins blocks that are not registered");

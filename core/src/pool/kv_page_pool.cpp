@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport {
 
@@ -20,7 +21,11 @@ void KvPagePool::reset() noexcept {
   free_pages_ = 0;
   for (std::int32_t page = 1; page <= pages(); ++page) {
     State& state = state_[static_cast<std::size_t>(page)];
-    if (state == State::closed) continue;
+    if (state == State::used_and_closed) ++closed_pages_;
+    if (state == State::closed || state == State::used_and_closed) {
+      state = State::closed;
+      continue;
+    }
     state = State::free;
     ring_[static_cast<std::size_t>(free_pages_++)] = page;
   }
@@ -43,18 +48,23 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
 void KvPagePool::release(std::span<const KvIndex> indices) {
   for (const KvIndex index : indices) {
     require(index >= page_size_ && index / page_size_ <= pages(), "indices", index, "is out of range");
-    require(state_[static_cast<std::size_t>(index / page_size_)] == State::used, "indices", index, "is in a free page");
+    require(is_used(state_[static_cast<std::size_t>(index / page_size_)]), "indices", index, "is in a free page");
   }
   for (const KvIndex index : indices) {
     State& state = state_[static_cast<std::size_t>(index / page_size_)];
-    if (state != State::used) continue;
+    if (!is_used(state)) continue;
+    if (state == State::used_and_closed) {
+      state = State::closed;
+      ++closed_pages_;
+      continue;
+    }
     state = State::free;
     ring_at(free_pages_++) = index / page_size_;
   }
 }
 
 void KvPagePool::close(std::int32_t first, std::int32_t count) {
-  require_pages(first, count, State::free, "is used or closed");
+  require_pages(first, count, false);
   std::int64_t kept = 0;
   for (std::int64_t i = 0; i < free_pages_; ++i) {
     const std::int32_t page = ring_at(i);
@@ -62,24 +72,30 @@ void KvPagePool::close(std::int32_t first, std::int32_t count) {
   }
   closed_pages_ += free_pages_ - kept;
   free_pages_ = kept;
-  for (std::int32_t page = std::max(first, 1); page < first + count; ++page)
-    state_[static_cast<std::size_t>(page)] = State::closed;
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
+    State& state = state_[static_cast<std::size_t>(page)];
+    state = state == State::used ? State::used_and_closed : State::closed;
+  }
 }
 
 void KvPagePool::open(std::int32_t first, std::int32_t count) {
-  require_pages(first, count, State::closed, "is not closed");
+  require_pages(first, count, true);
   for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
-    state_[static_cast<std::size_t>(page)] = State::free;
+    State& state = state_[static_cast<std::size_t>(page)];
+    if (std::exchange(state, is_used(state) ? State::used : State::free) != State::closed) continue;
     ring_at(free_pages_++) = page;
     --closed_pages_;
   }
 }
 
-void KvPagePool::require_pages(std::int32_t first, std::int32_t count, State state, const char* problem) const {
+void KvPagePool::require_pages(std::int32_t first, std::int32_t count, bool closed) const {
   require(first >= 0 && first <= pages() + 1, "first", first, "must be a page");
   require(count >= 0 && count <= pages() + 1 - first, "count", count, "must end inside the pool");
-  for (std::int32_t page = std::max(first, 1); page < first + count; ++page)
-    require(state_[static_cast<std::size_t>(page)] == state, "page", page, problem);
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
+    const State state = state_[static_cast<std::size_t>(page)];
+    const bool is_closed = state == State::closed || state == State::used_and_closed;
+    require(is_closed == closed, "page", page, closed ? "is not closed" : "is closed");
+  }
 }
 
 void KvPagePool::check_invariants() const {

@@ -54,16 +54,17 @@ void SlotPool::release(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) {
     slots_[slot.index()].owner = nobody;
     slots_[slot.index()].locks = 0;
-    books_->ring[ring_index(free_count_++)] = slot;
+    if (books_->closed[slot.index()] != 0)
+      ++closed_count_;
+    else
+      books_->ring[ring_index(free_count_++)] = slot;
   }
 }
 
 void SlotPool::close(std::int32_t first, std::int32_t count) {
   require_range(first, count);
-  for (std::int32_t slot = first; slot < first + count; ++slot) {
-    require(is_free(SlotId{slot}), "slot", slot, "is owned");
+  for (std::int32_t slot = first; slot < first + count; ++slot)
     require(books_->closed[SlotId{slot}.index()] == 0, "slot", slot, "is closed");
-  }
   std::int32_t kept = 0;
   for (std::int32_t i = 0; i < free_count_; ++i) {
     const SlotId slot = books_->ring[ring_index(i)];
@@ -80,9 +81,10 @@ void SlotPool::open(std::int32_t first, std::int32_t count) {
     require(books_->closed[SlotId{slot}.index()] != 0, "slot", slot, "is not closed");
   for (std::int32_t slot = first; slot < first + count; ++slot) {
     books_->closed[SlotId{slot}.index()] = 0;
+    if (slots_[SlotId{slot}.index()].owner != nobody) continue;
     books_->ring[ring_index(free_count_++)] = SlotId{slot};
+    --closed_count_;
   }
-  closed_count_ -= count;
 }
 
 void SlotPool::require_range(std::int32_t first, std::int32_t count) const {
@@ -109,9 +111,12 @@ std::vector<SlotId> SlotPool::free_list() const {
 void SlotPool::reset() noexcept {
   first_ = 0;
   free_count_ = 0;
+  closed_count_ = 0;
   for (std::int32_t slot = 0; slot < capacity_slots_; ++slot) {
     slots_[static_cast<std::size_t>(slot)] = {};
-    if (books_->closed[static_cast<std::size_t>(slot)] == 0)
+    if (books_->closed[static_cast<std::size_t>(slot)] != 0)
+      ++closed_count_;
+    else
       books_->ring[static_cast<std::size_t>(free_count_++)] = SlotId{slot};
   }
 }
@@ -124,13 +129,16 @@ void SlotPool::check_invariants() const {
     require_invariant(!seen[slot.index()], structure, "the free list names a slot twice");
     seen[slot.index()] = true;
   }
+  std::int32_t closed_slots = 0;
   for (std::size_t slot = 0; slot < books_->slots.size(); ++slot) {
     const bool closed = books_->closed[slot] != 0;
-    require_invariant((seen[slot] || closed) == (slots_[slot].owner == nobody), structure, "a free slot is in no list");
-    require_invariant(!seen[slot] || !closed, structure, "a closed slot is in the free list");
+    const bool free = slots_[slot].owner == nobody;
+    closed_slots += closed && free;
+    require_invariant(seen[slot] == (free && !closed), structure, "a free slot is in no list");
     require_invariant(slots_[slot].locks >= 0, structure, "a lock count is negative");
     require_invariant(!seen[slot] || slots_[slot].locks == 0, structure, "a free slot is pinned");
   }
+  require_invariant(closed_slots == closed_count_, structure, "the closed slots are counted wrong");
 }
 
 std::size_t SlotPool::ring_index(std::int32_t position) const noexcept {

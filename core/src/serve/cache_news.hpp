@@ -36,6 +36,10 @@ class CacheNews final : private TierListener {
     push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
     if (tiers_ != nullptr) tiers_->stores().kv_stored(prefix, parent, tokens, block);
   }
+  /// KV of the device lies elsewhere. No event: what can be found is the same.
+  void kv_moved(std::span<const std::int32_t> moved_to) {
+    if (tiers_ != nullptr) tiers_->stores().kv_moved(moved_to);
+  }
   void kv_removed(const PrefixHash& prefix) {
     push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
     if (tiers_ != nullptr) tiers_->stores().kv_lost(prefix);

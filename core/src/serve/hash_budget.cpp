@@ -12,9 +12,6 @@ namespace stateport::detail {
 HashBudget::HashBudget(RequestBook& book, HashedKv& kv, SlotPool& slots, SlotAllocator& allocator)
     : book_(book), kv_(kv), slots_(slots), allocator_(allocator), shares_(shares_memory(book.slots)) {
   if (shares_) victims_.reserve(static_cast<std::size_t>(slots_.capacity_slots()));
-  if (book_.slots.arena.bytes == 0) return;
-  marks_.resize(static_cast<std::size_t>(kv_.pool().block_count()));
-  listed_.reserve(marks_.size());
 }
 
 void HashBudget::order_uses(RequestId id, std::int64_t known_tokens) {
@@ -75,26 +72,48 @@ std::int64_t HashBudget::states() const noexcept {
 }
 
 std::int32_t HashBudget::free_numbers(MemoryPart part) const noexcept {
-  return part == MemoryPart::kv ? kv_.pool().free_blocks() : slots_.free_slots();
+  if (part == MemoryPart::states) return slots_.free_slots();
+  return static_cast<std::int32_t>(kv_.places().numbers().available());
 }
 
 bool HashBudget::is_free(MemoryPart part, std::int32_t number) const {
-  if (part == MemoryPart::states) return slots_.is_free(SlotId{number});
-  return BlockId{number} != kv_.pool().reserved() && kv_.pool().is_free(BlockId{number});
+  return part == MemoryPart::states ? slots_.is_free(SlotId{number}) : kv_.places().numbers().is_free(number);
 }
 
 void HashBudget::close(MemoryPart part, std::int32_t first, std::int32_t count) {
-  if (part == MemoryPart::kv) return kv_.pool().close(first, count);
+  if (part == MemoryPart::kv) return kv_.places().numbers().close(first, count);
   slots_.close(first, count);
 }
 
 void HashBudget::open(MemoryPart part, std::int32_t first, std::int32_t count) {
-  if (part == MemoryPart::kv) return kv_.pool().open(first, count);
+  if (part == MemoryPart::kv) return kv_.places().numbers().open(first, count);
   slots_.open(first, count);
 }
 
-bool HashBudget::is_evictable(SlotId slot) const {
+bool HashBudget::is_movable(MemoryPart part, std::int32_t number) const {
+  if (part == MemoryPart::kv) {
+    const BlockId block = kv_.places().at(number);
+    return block.valid() && kv_.pool().ref_count(block) == 0;
+  }
+  const SlotId slot{number};
   return !slots_.is_free(slot) && slots_.owner(slot) != SlotPool::caller && slots_.lock_count(slot) == 0;
+}
+
+void HashBudget::count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
+  std::ranges::fill(by_extent, 0);
+  const std::int32_t numbers = part == MemoryPart::kv ? kv_.pool().block_count() : slots_.capacity_slots();
+  for (std::int32_t i = 0; i < numbers; ++i) by_extent[static_cast<std::size_t>(i / count)] += is_movable(part, i);
+}
+
+void HashBudget::vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) {
+  for (std::int32_t i = first; i < first + count; ++i) {
+    if (!is_movable(part, i)) continue;
+    if (part == MemoryPart::kv)
+      copies.push_back(SlotCopy::whole(i, kv_.places().move(i)));
+    else
+      static_cast<void>(allocator_.evict_slot(SlotId{i}));
+  }
+  drop_useless_of_victims();
 }
 
 bool HashBudget::evict_held_state() {
@@ -104,56 +123,6 @@ bool HashBudget::evict_held_state() {
       return true;
     }
   return false;
-}
-
-void HashBudget::count_evictable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
-  std::ranges::fill(by_extent, 0);
-  const BlockPool& pool = kv_.pool();
-  const std::int32_t numbers = part == MemoryPart::kv ? pool.block_count() : slots_.capacity_slots();
-  for (std::int32_t i = 0; i < numbers; ++i)
-    by_extent[static_cast<std::size_t>(i / count)] +=
-        part == MemoryPart::kv ? pool.ref_count(BlockId{i}) == 0 && !pool.is_free(BlockId{i}) : is_evictable(SlotId{i});
-}
-
-void HashBudget::clear(MemoryPart part, std::int32_t first, std::int32_t count) {
-  if (part == MemoryPart::kv) return clear_blocks(first, count);
-  for (std::int32_t slot = first; slot < first + count; ++slot) static_cast<void>(allocator_.evict_slot(SlotId{slot}));
-  drop_useless_of_victims();
-}
-
-/// They go first, because no block that a request used has their tick.
-void HashBudget::clear_blocks(std::int32_t first, std::int32_t count) {
-  mark_blocks(first, count);
-  listed_.clear();
-  for (std::int32_t block = 0; std::cmp_less(block, marks_.size()); ++block)
-    if (marks_[BlockId{block}.index()] == Mark::evict) listed_.push_back(BlockId{block});
-  kv_.pool().set_last_use(listed_, 0);
-  const bool gone = kv_.pool().evict(static_cast<std::int32_t>(listed_.size()));
-  require_invariant(gone && std::ranges::all_of(listed_, [&](BlockId block) { return kv_.pool().is_free(block); }),
-                    "HashBudget", "other blocks went than those of the extent");
-}
-
-/// Marks the cached blocks of the range and all blocks below them. A block above one that a request holds stays.
-void HashBudget::mark_blocks(std::int32_t first, std::int32_t count) {
-  const BlockPool& pool = kv_.pool();
-  const std::int32_t blocks = pool.block_count();
-  const auto mark = [&](BlockId block) -> Mark& { return marks_[block.index()]; };
-  std::ranges::fill(marks_, Mark::unknown);
-  for (std::int32_t i = 0; i < blocks; ++i) {
-    const BlockId block{i};
-    if (pool.ref_count(block) > 0)
-      for (BlockId at = block; at.valid() && mark(at) != Mark::keep; at = pool.parent(at)) mark(at) = Mark::keep;
-    else if (pool.is_free(block))
-      mark(block) = Mark::keep;
-  }
-  for (std::int32_t i = first; i < first + count; ++i)
-    if (mark(BlockId{i}) == Mark::unknown) mark(BlockId{i}) = Mark::evict;
-  for (std::int32_t i = 0; i < blocks; ++i) {
-    BlockId known{i};
-    while (known.valid() && mark(known) == Mark::unknown) known = pool.parent(known);
-    const Mark found = known.valid() ? mark(known) : Mark::keep;
-    for (BlockId at{i}; at != known; at = pool.parent(at)) mark(at) = found;
-  }
 }
 
 }  // namespace stateport::detail

@@ -41,17 +41,13 @@ class HashBudget final : public ElasticIndex {
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
   void close(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void open(MemoryPart part, std::int32_t first, std::int32_t count) override;
-  void count_evictable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
-  void clear(MemoryPart part, std::int32_t first, std::int32_t count) override;
+  void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
+  void vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) override;
   bool evict_least() override;
   bool evict_held_state() override;
 
  private:
-  enum class Mark : std::uint8_t { unknown, keep, evict };
-
-  [[nodiscard]] bool is_evictable(SlotId slot) const;
-  void clear_blocks(std::int32_t first, std::int32_t count);
-  void mark_blocks(std::int32_t first, std::int32_t count);
+  [[nodiscard]] bool is_movable(MemoryPart part, std::int32_t number) const;
 
   RequestBook& book_;
   HashedKv& kv_;
@@ -59,8 +55,6 @@ class HashBudget final : public ElasticIndex {
   SlotAllocator& allocator_;
   bool shares_;                   ///< KV and states share one memory
   std::vector<BlockId> victims_;  ///< whose states were evicted since the last drop_useless_of_victims()
-  std::vector<Mark> marks_;       ///< scratch of clear_blocks, by block
-  std::vector<BlockId> listed_;
 };
 
 }  // namespace stateport::detail

@@ -274,7 +274,7 @@ bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cac
   if (!has_slot) return false;
   requests_[id.index()].loading = allocator_.pin(blocks[end - 1]);
   is_loading_[blocks[end - 1].index()] = 1;
-  for (std::size_t i = first; i < end; ++i) kv_blocks.push_back(blocks[i].value());
+  for (std::size_t i = first; i < end; ++i) kv_blocks.push_back(kv_.places().of(blocks[i]));
   return true;
 }
 

@@ -10,6 +10,7 @@ HashedKv::HashedKv(RequestBook& book)
     : block_size_(book.options.block_size_tokens),
       hasher_(book.options),
       pool_({.blocks = kv_blocks(book.options)}),
+      places_(pool_.block_count(), book.slots.arena.bytes > 0),
       book_(book),
       prefix_of_(static_cast<std::size_t>(pool_.block_count())),
       found_(prefix_of_.size(), 0),
@@ -47,7 +48,7 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   pool_.retain(blocks);
   row.blocks.assign(blocks.begin(), blocks.end());
   row.ids.clear();
-  for (const BlockId block : blocks) row.ids.push_back(block.value());
+  for (const BlockId block : blocks) row.ids.push_back(places_.of(block));
   row.registered = blocks.size();
 }
 
@@ -76,7 +77,7 @@ void HashedKv::hold_cached(RequestId request, std::size_t blocks) {
     const BlockId block = findable(request, i);
     pool_.retain({&block, 1});
     row.blocks.push_back(block);
-    row.ids.push_back(block.value());
+    row.ids.push_back(places_.of(block));
     row.registered = i + 1;
   }
 }
@@ -88,15 +89,22 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
-  book_.note_lack(MemoryPart::kv, std::ssize(fresh) - pool_.free_blocks());
-  if (book_.elastic != nullptr && book_.slots.arena.bytes > 0)
-    while (std::ssize(fresh) > pool_.free_blocks() && book_.elastic->evict_least()) {
-    }
-  if (!pool_.allocate(fresh)) {
+  if (!find_places(std::ssize(fresh)) || !pool_.allocate(fresh)) {
     row.blocks.resize(held);
     return false;
   }
-  for (const BlockId block : fresh) row.ids.push_back(block.value());
+  places_.take(fresh);
+  for (const BlockId block : fresh) row.ids.push_back(places_.of(block));
+  return true;
+}
+
+/// In an arena: makes room for these blocks. Whatever is worth the least is evicted, not the KV that was used longest
+/// ago: memory follows.
+bool HashedKv::find_places(std::int64_t blocks) {
+  if (!places_.in_arena()) return true;
+  book_.note_lack(MemoryPart::kv, blocks - places_.numbers().available());
+  while (places_.numbers().available() < blocks)
+    if (!book_.elastic->evict_least()) return false;
   return true;
 }
 
@@ -123,7 +131,7 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     found_[block.index()] = 1;
     prefix_of_[block.index()] = prefix;
     book_.news.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
-                         static_cast<std::int64_t>(i + 1) * block_size_, block.value());
+                         static_cast<std::int64_t>(i + 1) * block_size_, places_.of(block));
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
   row.registered = full;
@@ -134,7 +142,7 @@ void HashedKv::read_from(Row& row, std::size_t i, BlockId block) {
   pool_.retain({&block, 1});
   pool_.release({&row.blocks[i], 1});
   row.blocks[i] = block;
-  row.ids[i] = block.value();
+  row.ids[i] = places_.of(block);
 }
 
 void HashedKv::note_state(RequestId request, std::size_t block) {
@@ -154,6 +162,7 @@ void HashedKv::end(RequestId request) {
 void HashedKv::reset() {
   pool_.remove_listener(*this);
   pool_.reset();
+  places_.reset();
   std::ranges::fill(found_, std::uint8_t{0});
   std::ranges::fill(had_state_, std::uint8_t{0});
   pool_.add_listener(*this);
@@ -161,6 +170,7 @@ void HashedKv::reset() {
 
 void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   for (const BlockId block : blocks) lose(block);
+  places_.give_back(blocks);
   evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
 }
 

@@ -5,6 +5,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/growing_hashes.hpp"
+#include "serve/kv_places.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_record.hpp"
 
@@ -50,9 +51,7 @@ class HashedKv final : private BlockListener {
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
   void end(RequestId request);
   /// Blocks that hold tokens, of running requests or found by hash.
-  [[nodiscard]] std::int64_t used_blocks() const noexcept {
-    return pool_.block_count() - 1 - pool_.free_blocks() - pool_.closed_blocks();
-  }
+  [[nodiscard]] std::int64_t used_blocks() const noexcept { return pool_.block_count() - 1 - pool_.free_blocks(); }
   /// Blocks that could be found and went, since construction.
   [[nodiscard]] std::int64_t evicted_blocks() const noexcept { return evicted_blocks_; }
   /// No block is found any more; without an event for each.
@@ -60,6 +59,8 @@ class HashedKv final : private BlockListener {
 
   [[nodiscard]] BlockPool& pool() noexcept { return pool_; }
   [[nodiscard]] const BlockPool& pool() const noexcept { return pool_; }
+  [[nodiscard]] KvPlaces& places() noexcept { return places_; }
+  [[nodiscard]] const KvPlaces& places() const noexcept { return places_; }
   [[nodiscard]] const GrowingHashes& hashes(RequestId request) const noexcept { return rows_[request.index()].hashes; }
   [[nodiscard]] std::span<const BlockId> blocks(RequestId request) const noexcept {
     return rows_[request.index()].blocks;
@@ -72,10 +73,11 @@ class HashedKv final : private BlockListener {
   struct Row {
     GrowingHashes hashes;
     std::vector<BlockId> blocks;
-    std::vector<std::int32_t> ids;  ///< the same
+    std::vector<std::int32_t> ids;  ///< where these lie
     std::size_t registered = 0;     ///< leading blocks that are found by hash
   };
 
+  [[nodiscard]] bool find_places(std::int64_t blocks);
   void read_from(Row& row, std::size_t i, BlockId block);
   /// The block is not found by its hash any more.
   void lose(BlockId block);
@@ -85,6 +87,7 @@ class HashedKv final : private BlockListener {
   std::int32_t block_size_;
   PromptHasher hasher_;
   BlockPool pool_;
+  KvPlaces places_;
   RequestBook& book_;
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds

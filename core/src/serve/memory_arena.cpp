@@ -33,7 +33,10 @@ MemoryArena::MemoryArena(const RequestCacheOptions& options, ElasticIndex& index
   const std::size_t extents = parts_[0].extents.size() + parts_[1].extents.size();
   moves_.reserve(extents);
   outstanding_.reserve(extents);
-  evictable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
+  movable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
+  chosen_.reserve(movable_.capacity());
+  kv_copies_.reserve(static_cast<std::size_t>(parts_[0].numbers));
+  moved_to_.reserve(kv_copies_.capacity());
 }
 
 MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers,
@@ -121,6 +124,8 @@ std::int32_t MemoryArena::spare_extents(const Part& part) const noexcept {
   return std::clamp(free / part.shape.count, 0, std::max(part.count(Extent::mapped) - part.least, 0));
 }
 
+/// Extents of states are taken before those of KV: nothing may evict KV that the call has just moved, because tiers
+/// would store it from its new place before it is there.
 void MemoryArena::balance(bool urgent) {
   for (Part& part : parts_)
     if (urgent && part.lack_age > 0) part.lack = 0;  // it had room in the end
@@ -154,22 +159,35 @@ void MemoryArena::map(Part& part, std::int32_t extents) {
   }
 }
 
-/// Takes extents of at least these bytes from a part, as far as it can spare them: empty ones, and then those with the
-/// least content.
+/// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content.
 void MemoryArena::give(Part& from, std::int64_t bytes) {
-  auto extents =
-      static_cast<std::int32_t>(std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from)));
-  for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && extents > 0; --e) {
-    if (from.extents[static_cast<std::size_t>(e)] != Extent::mapped || !is_empty(from, e)) continue;
-    unmap(from, e);
-    --extents;
-  }
-  for (; extents > 0 && spare_extents(from) > 0; --extents) {
+  const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from));
+  chosen_.clear();
+  for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && std::ssize(chosen_) < wanted; --e)
+    if (from.extents[static_cast<std::size_t>(e)] == Extent::mapped && is_empty(from, e)) choose(from, e);
+  while (std::ssize(chosen_) < wanted) {
     const std::optional<std::int32_t> extent = emptiest(from);
-    if (!extent) return;
-    index_.clear(from.name, from.first(*extent), from.size(*extent));
-    if (is_empty(from, *extent)) unmap(from, *extent);
+    if (!extent) break;
+    choose(from, *extent);
   }
+  // All are closed by now, so that no content moves from one of them to another.
+  for (const std::int32_t e : chosen_) {
+    index_.vacate(from.name, from.first(e), from.size(e), kv_copies_);
+    require_invariant(is_empty(from, e), "MemoryArena", "an extent keeps content");
+    decide(MemoryMove::Kind::unmap, from, e);
+  }
+}
+
+std::span<const std::int32_t> MemoryArena::moved_to() {
+  moved_to_.assign(static_cast<std::size_t>(parts_[0].numbers), -1);
+  for (const SlotCopy& copy : kv_copies_) moved_to_[static_cast<std::size_t>(copy.src_slot)] = copy.dst_slot;
+  return moved_to_;
+}
+
+void MemoryArena::choose(Part& from, std::int32_t extent) {
+  index_.close(from.name, from.first(extent), from.size(extent));
+  enter(from, extent, Extent::unmapping);
+  chosen_.push_back(extent);
 }
 
 bool MemoryArena::is_empty(const Part& part, std::int32_t extent) const {
@@ -178,21 +196,15 @@ bool MemoryArena::is_empty(const Part& part, std::int32_t extent) const {
   return true;
 }
 
-void MemoryArena::unmap(Part& part, std::int32_t extent) {
-  index_.close(part.name, part.first(extent), part.size(extent));
-  enter(part, extent, Extent::unmapping);
-  decide(MemoryMove::Kind::unmap, part, extent);
-}
-
 /// The mapped extent with the least content among those of which no request holds a number. None: there is none.
 std::optional<std::int32_t> MemoryArena::emptiest(Part& part) {
-  evictable_.resize(part.extents.size());
-  index_.count_evictable(part.name, part.shape.count, evictable_);
+  movable_.resize(part.extents.size());
+  index_.count_movable(part.name, part.shape.count, movable_);
   std::optional<std::int32_t> best;
   for (std::int32_t e = 0; std::cmp_less(e, part.extents.size()); ++e) {
-    const std::int32_t content = evictable_[static_cast<std::size_t>(e)];
+    const std::int32_t content = movable_[static_cast<std::size_t>(e)];
     if (part.extents[static_cast<std::size_t>(e)] != Extent::mapped ||
-        (best && content >= evictable_[static_cast<std::size_t>(*best)]))
+        (best && content >= movable_[static_cast<std::size_t>(*best)]))
       continue;
     std::int32_t used = 0;
     for (std::int32_t i = 0; i < part.size(e); ++i) used += !index_.is_free(part.name, part.first(e) + i);

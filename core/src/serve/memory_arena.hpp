@@ -34,7 +34,10 @@ class MemoryArena final : public CacheArena {
   MemoryArena(const RequestCacheOptions& options, ElasticIndex& index, TenantMarks* marks);
 
   /// The answer of a call begins: it names no moves yet.
-  void begin_call() noexcept { moves_.clear(); }
+  void begin_call() noexcept {
+    moves_.clear();
+    kv_copies_.clear();
+  }
   /// A request found so few free numbers that this many more were needed: content of the part was evicted for it, or
   /// the request has no room.
   void note_lack(MemoryPart part, std::int32_t numbers) noexcept;
@@ -43,7 +46,9 @@ class MemoryArena final : public CacheArena {
   /// The same, and decides moves. `urgent`: a request has no room, so that checkpoints of running requests are evicted,
   /// too, if nothing else is left. O(1) without a move; a move looks at the numbers of one part.
   void balance(bool urgent);
-  [[nodiscard]] MovePlan moves() const noexcept { return moves_; }
+  /// By KV block: where its content is copied to by the plan; -1: nowhere.
+  [[nodiscard]] std::span<const std::int32_t> moved_to();
+  [[nodiscard]] MemoryPlan plan() const noexcept { return {.kv_copies = kv_copies_, .moves = moves_}; }
 
   void settle(std::uint64_t move, bool done) override;
   [[nodiscard]] bool is_mapped(MemoryPart part, std::int32_t extent) const override;
@@ -83,7 +88,7 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
   void map(Part& part, std::int32_t extents);
   void give(Part& from, std::int64_t bytes);
-  void unmap(Part& part, std::int32_t extent);
+  void choose(Part& from, std::int32_t extent);
   [[nodiscard]] std::optional<std::int32_t> emptiest(Part& part);
   void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
   void age_lack(Part& part) noexcept;
@@ -95,7 +100,10 @@ class MemoryArena final : public CacheArena {
   std::array<Part, memory_part_count> parts_;
   std::vector<MemoryMove> moves_;        ///< of this answer
   std::vector<MemoryMove> outstanding_;  ///< decided and not settled
-  std::vector<std::int32_t> evictable_;  ///< by extent
+  std::vector<SlotCopy> kv_copies_;      ///< of this answer
+  std::vector<std::int32_t> moved_to_;   ///< scratch of moved_to()
+  std::vector<std::int32_t> movable_;    ///< contents, by extent
+  std::vector<std::int32_t> chosen_;     ///< extents
   std::uint64_t last_move_ = 0;
   std::int64_t refused_ = 0;
   bool can_map_ = true;  ///< no map was refused since memory was given back

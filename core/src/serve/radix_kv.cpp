@@ -7,6 +7,7 @@
 #include "serve/request_options.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -318,8 +319,8 @@ void RadixKv::open(MemoryPart part, std::int32_t first, std::int32_t count) {
   tree_.open_slots(first, count);
 }
 
-void RadixKv::count_evictable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
-  if (part == MemoryPart::kv) return tree_.count_evictable_pages(count, by_extent);
+void RadixKv::count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
+  if (part == MemoryPart::kv) return tree_.count_unlocked_pages(count, by_extent);
   std::ranges::fill(by_extent, 0);
   const SlotPool& slots = tree_.slots();
   for (std::int32_t i = 0; i < slots.capacity_slots(); ++i)
@@ -327,12 +328,23 @@ void RadixKv::count_evictable(MemoryPart part, std::int32_t count, std::span<std
         !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller && slots.lock_count(SlotId{i}) == 0;
 }
 
-void RadixKv::clear(MemoryPart part, std::int32_t first, std::int32_t count) {
-  freed_.clear();
-  evicted_kv_tokens_ +=
-      (part == MemoryPart::kv ? tree_.evict_pages(first, count, freed_) : tree_.evict_states(first, count, freed_))
-          .tokens;
-  reclaim(freed_);
+void RadixKv::vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) {
+  if (part == MemoryPart::states) {
+    freed_.clear();
+    tree_.evict_states(first, count, freed_);
+    return reclaim(freed_);
+  }
+  const std::int32_t page_size = options_.block_size_tokens;
+  const auto move = [&](std::int32_t page) {
+    KvIndex fresh = 0;
+    const bool found = kv_.allocate({&fresh, 1});
+    require_invariant(found, "RadixKv", "a page finds no memory");
+    const KvIndex old = page * page_size;
+    kv_.release({&old, 1});
+    copies.push_back(SlotCopy::whole(page, fresh / page_size));
+    return fresh / page_size;
+  };
+  tree_.move_pages(first, count, std::ref(move));  // a reference needs no memory
 }
 
 void RadixKv::on_kv_event(const KvEvent& event) {

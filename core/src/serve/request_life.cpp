@@ -129,7 +129,7 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
   plan.transfers = take_transfers();
-  if (arena_) plan.moves = arena_->moves();
+  if (arena_) plan.memory = arena_->plan();
   return plan;
 }
 
@@ -153,6 +153,10 @@ void RequestLife::move_memory(bool urgent) {
     if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
       arena_->note_lack(static_cast<MemoryPart>(part), numbers);
   arena_->balance(urgent);
+  if (const CopyPlan copies = arena_->plan().kv_copies; !copies.empty()) {
+    book_.news.kv_moved(arena_->moved_to());
+    if (marks_) marks_->kv_moved(copies);
+  }
 }
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
@@ -291,7 +295,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   book_.passes.pop_oldest();
   PassCommit commit = take_commit();
   if (arena_) move_memory(false);
-  if (arena_) commit.moves = arena_->moves();
+  if (arena_) commit.memory = arena_->plan();
   if (tiers_) tiers_->end_call();
   return commit;
 }

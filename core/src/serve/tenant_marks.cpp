@@ -146,6 +146,11 @@ void TenantMarks::loaded(RequestId request, const KvRow& kv, std::int64_t tokens
   for (std::size_t g = 0; g < slots_.size() && in_columns_; ++g) slots_[g][states[g].conv_source().index()] = tenant;
 }
 
+void TenantMarks::kv_moved(CopyPlan copies) noexcept {
+  for (const SlotCopy& copy : copies)
+    kv_[static_cast<std::size_t>(copy.dst_slot)] = kv_[static_cast<std::size_t>(copy.src_slot)];
+}
+
 void TenantMarks::memory_came(MemoryPart part, std::int32_t first, std::int32_t count) noexcept {
   if (part == MemoryPart::states && separate_) return;
   Writers& writers = part == MemoryPart::kv ? kv_ : slots_[0];

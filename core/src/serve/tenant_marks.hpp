@@ -42,6 +42,8 @@ class TenantMarks {
   void loading(std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots) noexcept;
   /// All that the request has of its first `tokens` tokens is there.
   void loaded(RequestId request, const KvRow& kv, std::int64_t tokens) noexcept;
+  /// KV blocks took the contents of others.
+  void kv_moved(CopyPlan copies) noexcept;
   /// These numbers of a part have memory that anybody may have written.
   void memory_came(MemoryPart part, std::int32_t first, std::int32_t count) noexcept;
   /// The tenant of the request was the last to write to its KV behind `computed` tokens.

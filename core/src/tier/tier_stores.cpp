@@ -43,6 +43,15 @@ void TierStores::kv_lost(const PrefixHash& prefix) {
   contents_.hold(node, CacheContent::kv_block);  // until flush()
 }
 
+void TierStores::kv_moved(std::span<const std::int32_t> moved_to) {
+  for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
+    TierNode& entry = nodes_[node];
+    if ((entry.kv.in & on_device) == 0 || entry.kv_block < 0) continue;
+    if (const std::int32_t block = moved_to[static_cast<std::size_t>(entry.kv_block)]; block >= 0)
+      entry.kv_block = block;
+  }
+}
+
 void TierStores::state_stored(const PrefixHash& prefix, std::size_t group, SlotId slot) {
   const std::uint32_t node = nodes_.find(prefix);
   if (node == TierNode::none) return;

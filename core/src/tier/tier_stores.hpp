@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stateport::detail {
@@ -23,6 +24,8 @@ class TierStores {
 
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
   void kv_lost(const PrefixHash& prefix);
+  /// KV of the device lies elsewhere: that of block b in block moved_to[b], if that is not negative. O(nodes).
+  void kv_moved(std::span<const std::int32_t> moved_to);
   /// The state of one group lies in `slot`, once the copies have run that the current call of the cache answers.
   void state_stored(const PrefixHash& prefix, std::size_t group, SlotId slot);
   void state_lost(const PrefixHash& prefix, std::size_t group);

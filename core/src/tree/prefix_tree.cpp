@@ -157,16 +157,14 @@ void PrefixTree::drop_state(NodeId node, Freed& freed) {
   impl_->drop_state(node.index, freed);
 }
 
-void PrefixTree::count_evictable_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const {
+void PrefixTree::count_unlocked_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const {
   require(extent_pages >= 1, "extent_pages", extent_pages, "must be at least 1");
-  detail::count_evictable_pages(*impl_, extent_pages, by_extent);
+  detail::count_unlocked_pages(*impl_, extent_pages, by_extent);
 }
 
-EvictResult PrefixTree::evict_pages(std::int32_t first, std::int32_t count, Freed& freed) {
-  require(count >= 0, "count", count, "must not be negative");
-  EvictResult result;
-  impl_->evict_pages(first, count, freed, result);
-  return result;
+void PrefixTree::move_pages(std::int32_t first, std::int32_t count,
+                            const std::function<std::int32_t(std::int32_t)>& new_page) {
+  impl_->move_pages(first, count, new_page);
 }
 
 EvictResult PrefixTree::evict_states(std::int32_t first, std::int32_t count, Freed& freed) {

@@ -115,7 +115,6 @@ void RadixTree::reserve_nodes(std::size_t nodes) {
   if (nodes <= nodes_.capacity()) return;
   require(nodes <= unbounded_nodes, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   victims_.reserve(nodes);
-  marks_.reserve(nodes);
   if (learning_) learning_->reserve(nodes);
   nodes_.reserve(nodes);  // last: its capacity tells the others'
 }

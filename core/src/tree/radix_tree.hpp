@@ -13,15 +13,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace stateport::detail {
-
-/// Of a node, while the content of some pages is evicted.
-enum class EvictMark : std::uint8_t { unknown, keep, evict };
 
 /// The tree behind PrefixTree, which checks the arguments. It is composed of the nodes (RadixNodes), the order in which
 /// they are evicted (TreeVictims) and the observations of a policy that learns (PromptHistory), and is the only one
@@ -45,7 +43,7 @@ class RadixTree {
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
   /// See PrefixTree.
-  void evict_pages(std::int32_t first, std::int32_t count, Freed& freed, EvictResult& result);
+  void move_pages(std::int32_t first, std::int32_t count, const std::function<std::int32_t(std::int32_t)>& new_page);
 
   /// Pins the path, and the state that the node has or gets. Not the root.
   void lock(std::uint32_t node) noexcept;
@@ -131,11 +129,10 @@ class RadixTree {
   PathWalked walked_;                  ///< scratch of match and insert
   std::vector<std::uint32_t> path_;    ///< scratch of cap_path
   std::vector<std::uint32_t> peeked_;  ///< scratch of peek_victims
-  std::vector<EvictMark> marks_;       ///< scratch of evict_pages, by node
 };
 
-/// See PrefixTree::count_evictable_pages().
-void count_evictable_pages(const RadixTree& tree, std::int32_t extent_pages, std::span<std::int32_t> by_extent);
+/// See PrefixTree::count_unlocked_pages().
+void count_unlocked_pages(const RadixTree& tree, std::int32_t extent_pages, std::span<std::int32_t> by_extent);
 /// The tag of the state after exactly `tokens`.
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
                                  const PrefixTreeOptions& options) noexcept;

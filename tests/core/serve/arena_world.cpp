@@ -35,6 +35,7 @@ ArenaWorld::ArenaWorld(const RequestCacheOptions& options, CacheArena& arena, St
     : options_(slot_layout(options).arena),
       ids_of_block_(options.index == CacheIndex::tree ? options.block_size_tokens : 1),
       separate_(slot_layout(options).separate_checkpoints),
+      kv_blocks_(stateport::kv_blocks(options)),
       arena_(arena),
       world_(world) {
   const std::array numbers = {kv_blocks(options), checkpoint_slots(options)};
@@ -50,8 +51,16 @@ std::int64_t ArenaWorld::bytes() const {
          std::ranges::count(mapped_[1], true) * options_.states.bytes;
 }
 
-void ArenaWorld::begin(MovePlan moves_of_answer) {
-  for (const MemoryMove& move : moves_of_answer) {
+void ArenaWorld::begin(const MemoryPlan& plan) {
+  validate(plan.kv_copies, kv_blocks_, kv_blocks_, true);
+  copies += std::ssize(plan.kv_copies);
+  for (const SlotCopy& copy : plan.kv_copies) {
+    require_mapped(MemoryPart::kv, copy.src_slot);
+    require_mapped(MemoryPart::kv, copy.dst_slot);
+    world_.copy_kv(copy);
+    if (marked_ != nullptr) marked_->copy_kv(copy);
+  }
+  for (const MemoryMove& move : plan.moves) {
     under_way_.push_back(move);
     REQUIRE(move.id == static_cast<std::uint64_t>(++moves));
     REQUIRE(mapped(move.part)[static_cast<std::size_t>(move.extent)] == (move.kind == MemoryMove::Kind::unmap));

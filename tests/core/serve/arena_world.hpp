@@ -26,7 +26,7 @@ class ArenaWorld {
 
   /// Moves change this memory, too.
   void mark(MarkedMemory& memory) noexcept { marked_ = &memory; }
-  void begin(MovePlan moves);
+  void begin(const MemoryPlan& plan);
   /// Some moves end.
   void step(Random& random);
   /// All moves end, and none is refused.
@@ -37,6 +37,7 @@ class ArenaWorld {
   void check(const Transfer& transfer) const;
 
   std::int64_t moves = 0;
+  std::int64_t copies = 0;  ///< of KV blocks
   std::int64_t refused = 0;
 
  private:
@@ -52,6 +53,7 @@ class ArenaWorld {
   ArenaOptions options_;
   std::int32_t ids_of_block_;  ///< of KV, by which plans name a block
   bool separate_;
+  std::int32_t kv_blocks_;
   CacheArena& arena_;
   StateWorld& world_;
   MarkedMemory* marked_ = nullptr;

@@ -43,6 +43,9 @@ class MarkedMemory {
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done, int tenant);
 
+  void copy_kv(const SlotCopy& copy) {
+    kv_[static_cast<std::size_t>(copy.dst_slot)] = kv_[static_cast<std::size_t>(copy.src_slot)];
+  }
   /// See StateWorld::wipe(): a stranger wrote there.
   void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
 

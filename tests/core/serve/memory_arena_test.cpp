@@ -55,13 +55,13 @@ class ArenaServer {
       const PassRow row{.request = started->request,
                         .tokens = static_cast<std::int32_t>(std::ssize(tokens) - started->reused_tokens)};
       const PassPlan plan = cache_->plan({&row, 1});
-      settle(plan.moves, done);
+      settle(plan.memory, done);
       if (plan.rows_without_room > 0) {
         cache_->cancel(plan.pass);
         continue;
       }
       const std::int32_t none = 0;
-      settle(cache_->commit(plan.pass, {&none, 1}, {}).moves, done);
+      settle(cache_->commit(plan.pass, {&none, 1}, {}).memory, done);
       cache_->finish(started->request);
       cache_->check_invariants();
       return started->reused_tokens;
@@ -69,8 +69,8 @@ class ArenaServer {
   }
 
  private:
-  void settle(MovePlan moves, bool done) {
-    for (const MemoryMove& move : moves) cache_->arena()->settle(move.id, done);
+  void settle(const MemoryPlan& plan, bool done) {
+    for (const MemoryMove& move : plan.moves) cache_->arena()->settle(move.id, done);
     cache_->check_invariants();
   }
 
@@ -90,6 +90,7 @@ TEST_CASE("in an arena, too, whatever an engine does, every pass reads the state
       CAPTURE(tiers);
       std::int64_t moves = 0;
       std::int64_t refused = 0;
+      std::int64_t copies = 0;
       std::int64_t hits = 0;
       std::uint64_t seeds = 0;
       for_each_seed(300, [&](Random& random, std::uint64_t) {
@@ -101,12 +102,14 @@ TEST_CASE("in an arena, too, whatever an engine does, every pass reads the state
         engine.finish();
         moves += engine.arena()->moves;
         refused += engine.arena()->refused;
+        copies += engine.arena()->copies;
         hits += engine.hits;
         ++seeds;
       });
       if (seeds < 300) continue;
       CHECK(moves > 2000);
       CHECK(refused > 50);
+      CHECK(copies > 100);
       CHECK(hits > 300);
     }
 }
@@ -162,8 +165,8 @@ void run_beside_walls(Random& random, Combination index) {
   std::map<RequestId, std::int64_t> prompts;  // and their lengths
   std::vector<MemoryMove> moves;
   Token fresh = 10;
-  const auto settle = [&](MovePlan plan) {
-    for (const MemoryMove& move : plan) cache->arena()->settle(move.id, true);
+  const auto settle = [&](const MemoryPlan& plan) {
+    for (const MemoryMove& move : plan.moves) cache->arena()->settle(move.id, true);
   };
   for (int step = 0; step < 60; ++step) {
     if (random.chance(60)) {
@@ -178,16 +181,16 @@ void run_beside_walls(Random& random, Combination index) {
     std::int64_t blocks = 0;
     for (const auto& [id, length] : prompts) blocks += ceil_div(length, std::int64_t{options.block_size_tokens});
     PassPlan plan = cache->plan(rows);
-    settle(plan.moves);
+    settle(plan.memory);
     for (int tries = 0; plan.rows_without_room > 0 && tries < 4; ++tries) {
       cache->cancel(plan.pass);
       plan = cache->plan(rows);
-      settle(plan.moves);
+      settle(plan.memory);
     }
     if (blocks <= wall_blocks) REQUIRE(plan.rows_without_room == 0);
     const std::vector<std::int32_t> none(rows.size(), 0);
     const std::vector<RowPlan> planned(plan.rows.begin(), plan.rows.end());
-    settle(cache->commit(plan.pass, none, {}).moves);
+    settle(cache->commit(plan.pass, none, {}).memory);
     for (const RowPlan& row : planned)
       if (random.chance(row.room ? 60 : 20)) {
         cache->finish(row.request);

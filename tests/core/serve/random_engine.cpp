@@ -345,7 +345,7 @@ void RandomEngine::insert() {
   world_.insert(row, seen(live, 0, tokens));
   if (marked_ != nullptr) marked_->run(0, row, tenant_of(live.names));
   world_.after(inserted->commit);
-  if (arena_) arena_->begin(inserted->commit.moves);
+  if (arena_) arena_->begin(inserted->commit.memory);
   if (marked_ != nullptr) marked_->after(inserted->commit);
   for (std::size_t g = 0; g < group_count(options_); ++g)
     REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
@@ -397,7 +397,7 @@ void RandomEngine::plan() {
     }
   }
   const PassPlan plan = cache_->plan(rows);
-  if (arena_) arena_->begin(plan.moves);
+  if (arena_) arena_->begin(plan.memory);
   begin(plan.transfers);
   planned_.emplace();
   planned_->pass = plan.pass;
@@ -480,7 +480,7 @@ void RandomEngine::commit() {
   if (arena_) arena_->check(commit);
   begin(commit.transfers);
   world_.after(commit);
-  if (arena_) arena_->begin(commit.moves);
+  if (arena_) arena_->begin(commit.memory);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;

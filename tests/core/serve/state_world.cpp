@@ -279,6 +279,11 @@ void StateWorld::after_end(CopyPlan copies) {
   copy(copies, slots_[0], checkpoints(0));
 }
 
+void StateWorld::copy_kv(const SlotCopy& copy) {
+  const std::ptrdiff_t block = options_.block_size_tokens;
+  std::copy_n(kv_.begin() + copy.src_slot * block, block, kv_.begin() + copy.dst_slot * block);
+}
+
 void StateWorld::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
   if (part == MemoryPart::states) {
     Slots& slots = checkpoints(0);

@@ -69,6 +69,8 @@ class StateWorld final : public KvDirectory {
   void keep_kv(const Tokens& tokens);
   void forget_kv() { tiers_.back().clear(); }
   [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) override;
+  /// Copies a whole KV block.
+  void copy_kv(const SlotCopy& copy);
   /// The memory of these KV blocks, or of these slots for checkpoints, is gone: another has it, or none.
   void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
   /// The transfer began and did not find its image.

@@ -57,8 +57,6 @@ class BlockPool final : public BlockDirectory {
 
   [[nodiscard]] BlockId reserved() const noexcept { return reserved_; }
   [[nodiscard]] std::int32_t free_blocks() const noexcept { return static_cast<std::int32_t>(free_.size()); }
-  /// Blocks that have no memory: they count neither as free nor as used, though is_free() is true for them.
-  [[nodiscard]] std::int32_t closed_blocks() const noexcept { return closed_count_; }
   /// Blocks with ref 0 that are registered.
   [[nodiscard]] std::int32_t cached_blocks() const noexcept { return cached_count_; }
 
@@ -86,13 +84,6 @@ class BlockPool final : public BlockDirectory {
                        std::span<const BlockHash> parents = {});
   /// Frees `count` cached blocks, leaves first. False, and nothing changed, if there are not enough.
   [[nodiscard]] bool evict(std::int32_t count);
-  /// The free blocks of [first, first + count), but the reserved one, are not handed out until open() names them.
-  /// Throws InvalidArgument, and changes nothing, for a range that is not inside the pool, and a block that is in use
-  /// or closed. O(free blocks).
-  void close(std::int32_t first, std::int32_t count);
-  /// The closed blocks of the range are free again, on the stack in ascending order. Throws as close() does, for a
-  /// block that is not closed.
-  void open(std::int32_t first, std::int32_t count);
   /// Overrides the last-use tick, for example to offer blocks for eviction first.
   void set_last_use(std::span<const BlockId> blocks, std::int64_t tick);
 
@@ -113,8 +104,8 @@ class BlockPool final : public BlockDirectory {
 
   void prefetch(BlockId block) const noexcept override;
 
-  /// Every block but the reserved one and those that are closed is free again, in ascending order. Listeners are called
-  /// for those that were not free. The tick stays.
+  /// Every block but the reserved one is free again, in ascending order. Listeners are called for those that were not
+  /// free. The tick stays.
   void reset();
   /// Throws std::logic_error naming the first broken invariant. O(blocks).
   void check_invariants() const;
@@ -134,8 +125,9 @@ class BlockPool final : public BlockDirectory {
 
   struct Books;
 
+  [[nodiscard]] bool in_range(BlockId block) const noexcept { return block.valid() && block.value() < block_count_; }
   [[nodiscard]] const Block& at(BlockId block) const {
-    require(block.valid() && block.value() < block_count_, "block", block, "is out of range");
+    require(in_range(block), "block", block, "is out of range");
     return raw(block);
   }
   [[nodiscard]] const Block& raw(BlockId block) const noexcept { return blocks_[block.index()]; }
@@ -144,12 +136,12 @@ class BlockPool final : public BlockDirectory {
   void link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                     std::span<const BlockHash> parents);
   void free_listed(std::span<const BlockId> blocks);
+  void free_all();
 
   std::unique_ptr<Books> books_;  ///< the tables, the index of hashes and the order of eviction
   Block* blocks_ = nullptr;       ///< one table in `books_`, by block
   std::int32_t block_count_;
   std::int32_t cached_count_ = 0;
-  std::int32_t closed_count_ = 0;
   std::int64_t tick_ = 0;
   UnreferencedBlocks unreferenced_;
   bool has_history_ = false;  ///< the order looks at more than the last use

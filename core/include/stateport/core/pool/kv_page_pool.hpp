@@ -20,11 +20,11 @@ class KvPagePool {
   [[nodiscard]] std::int32_t page_size() const noexcept { return page_size_; }
   [[nodiscard]] std::int64_t capacity() const noexcept { return pages() * page_size_; }
   [[nodiscard]] std::int64_t available() const noexcept { return free_pages_ * page_size_; }
-  /// Indices in pages that have no memory: they count neither as available nor as used.
+  /// Indices in closed pages that are not used: they do not count as available.
   [[nodiscard]] std::int64_t closed() const noexcept { return closed_pages_ * page_size_; }
   /// The page is not used; it may be closed. False for page 0 and a page that does not exist.
   [[nodiscard]] bool is_free(std::int32_t page) const noexcept {
-    return page >= 1 && page <= pages() && state_[static_cast<std::size_t>(page)] != State::used;
+    return page >= 1 && page <= pages() && !is_used(state_[static_cast<std::size_t>(page)]);
   }
 
   /// Fills `out` with the first indices of ceil(out.size() / page_size) pages, or changes nothing and returns false.
@@ -34,12 +34,12 @@ class KvPagePool {
   /// (nothing released) for an index out of range or in a free page.
   void release(std::span<const KvIndex> indices);
 
-  /// The free pages of [first, first + count), but page 0, are not handed out until open() names them. Throws
-  /// InvalidArgument, and changes nothing, for a range that is not inside the pool, and a page that is used or closed.
-  /// O(free pages).
+  /// No page of [first, first + count) is handed out until open() names it: neither those that are free, nor those in
+  /// use once they are released. Page 0 may be among them. Throws InvalidArgument, and changes nothing, for a range
+  /// that is not inside the pool, and a page that is closed. O(free pages).
   void close(std::int32_t first, std::int32_t count);
-  /// The closed pages of the range are free again, in ascending order. Throws as close() does, for a page that is not
-  /// closed.
+  /// The pages of the range can be handed out again; free ones come last, in ascending order. Throws as close() does,
+  /// for a page that is not closed.
   void open(std::int32_t first, std::int32_t count);
 
   /// All pages that are not closed are free, in ascending order.
@@ -48,13 +48,16 @@ class KvPagePool {
   void check_invariants() const;
 
  private:
-  enum class State : std::uint8_t { free, used, closed };
+  enum class State : std::uint8_t { free, used, closed, used_and_closed };
 
   [[nodiscard]] std::int64_t pages() const noexcept { return static_cast<std::int64_t>(ring_.size()); }
   [[nodiscard]] std::int32_t& ring_at(std::int64_t position) noexcept {
     return ring_[static_cast<std::size_t>((first_ + position) % pages())];
   }
-  void require_pages(std::int32_t first, std::int32_t count, State state, const char* problem) const;
+  [[nodiscard]] static bool is_used(State state) noexcept {
+    return state == State::used || state == State::used_and_closed;
+  }
+  void require_pages(std::int32_t first, std::int32_t count, bool closed) const;
 
   std::int32_t page_size_;
   std::vector<std::int32_t> ring_;  ///< free pages at positions [first_, first_ + free_pages_) modulo its size

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/copy_plan.hpp>
+
 #include <cstdint>
 #include <span>
 
@@ -38,8 +40,16 @@ struct MemoryMove {
   friend constexpr bool operator==(const MemoryMove&, const MemoryMove&) noexcept = default;
 };
 
-/// In the order in which they were decided. A map may need the memory of an unmap before it: core names it only when
-/// that unmap is settled.
+/// In the order in which they were decided. A map may need the memory of an unmap: core names it only when that unmap
+/// is settled.
 using MovePlan = std::span<const MemoryMove>;
+
+/// The memory work of one answer, after all its other work. Does not own its memory.
+struct MemoryPlan {
+  /// Copies of whole KV blocks, in every layer and in any order; src_slot and dst_slot are their numbers. They empty
+  /// extents that `moves` unmaps. Enqueue them before any later pass, which reads the copies.
+  CopyPlan kv_copies;
+  MovePlan moves;
+};
 
 }  // namespace stateport

@@ -71,7 +71,7 @@ class SlotPool {
 
   [[nodiscard]] std::int32_t capacity_slots() const noexcept { return capacity_slots_; }
   [[nodiscard]] std::int32_t free_slots() const noexcept { return free_count_; }
-  /// Slots that have no memory: they count neither as free nor as owned, though is_free() is true for them.
+  /// Closed slots that are not owned: they do not count as free, though is_free() is true for them.
   [[nodiscard]] std::int32_t closed_slots() const noexcept { return closed_count_; }
 
   /// Fills `out` and makes `caller` the owner, or changes nothing and returns false. A stack gives the top segment in
@@ -83,10 +83,12 @@ class SlotPool {
   void release(std::span<const SlotId> slots);
   void release(SlotId slot) { release({&slot, 1}); }
 
-  /// The free slots of [first, first + count) are not handed out until open() names them. Throws InvalidArgument, and
-  /// changes nothing, for a range that is not inside the pool, and a slot that is owned or closed. O(free slots).
+  /// No slot of [first, first + count) is handed out until open() names it: neither those that are free, nor those that
+  /// are owned once they are released. Throws InvalidArgument, and changes nothing, for a range that is not inside the
+  /// pool, and a slot that is closed. O(free slots).
   void close(std::int32_t first, std::int32_t count);
-  /// The slots of the range are free again, in ascending order. Throws as close() does, for a slot that is not closed.
+  /// The slots of the range can be handed out again; free ones come in ascending order. Throws as close() does, for a
+  /// slot that is not closed.
   void open(std::int32_t first, std::int32_t count);
 
   /// All of these throw InvalidArgument for a slot that is out of range or free.

@@ -31,13 +31,14 @@ struct ArenaUsage {
   std::int64_t refused_moves = 0;  ///< settled as not done
 };
 
-/// Answers about memory that moves between KV and states. The moves of a PassPlan or a PassCommit come after all other
-/// work of that answer and of those before it:
+/// Answers about memory that moves between KV and states. The MemoryPlan of a PassPlan or a PassCommit comes after all
+/// other work of that answer and of those before it:
 ///
-///     plan, commit ─► (the work of the answer) ─► unmap, map ─► settle
+///     plan, commit ─► (the work of the answer) ─► kv_copies ─► unmap, map ─► settle
 ///
-/// The engine carries them out when it likes, off the critical path, and in any order: nothing that a plan names
-/// depends on a move that is not settled. Addresses never change. Not thread-safe, as its cache.
+/// The engine enqueues the copies at once. It carries the moves out when it likes, off the critical path, and in any
+/// order: nothing that a plan names depends on a move that is not settled. Addresses never change. Not thread-safe, as
+/// its cache.
 class CacheArena {
  public:
   /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and the cache asks

@@ -179,7 +179,7 @@ struct PassPlan {
   std::span<const GroupPlan> groups;  ///< [groups]
   std::int32_t rows_without_room = 0;
   ScrubPlan scrub;
-  MovePlan moves;  ///< see CacheArena; only with rows without room
+  MemoryPlan memory;  ///< see CacheArena; only with rows without room
 };
 
 /// The places of a request's hit in the memory of the cache.
@@ -223,7 +223,7 @@ struct PassCommit {
   std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
   /// There was no room for them, or the pass could neither stop nor save its state there.
   std::span<const RefusedBreakpoint> refused_breakpoints;
-  MovePlan moves;  ///< see CacheArena
+  MemoryPlan memory;  ///< see CacheArena
   /// The plan of the pass that was planned ahead and was not ready. It is now.
   std::optional<PassPlan> next;
 };

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -135,13 +136,13 @@ class PrefixTree {
   /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
   void drop_state(NodeId node, Freed& freed);
 
-  /// Adds up the pages of KV that evict_pages() can evict: by_extent[e] becomes their number in the pages
+  /// Counts the pages of KV of unlocked nodes: by_extent[e] becomes their number in the pages
   /// [e * extent_pages, (e + 1) * extent_pages). Page p has the KV indices [p * page_size, (p + 1) * page_size).
   /// Precondition: an entry for each page that the tree has. O(nodes + pages).
-  void count_evictable_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const;
-  /// Evicts all nodes that have one of the pages [first, first + count), and all nodes below them, but for locked ones.
-  /// The policy does not choose these victims, and learns nothing from them. O(nodes + pages).
-  EvictResult evict_pages(std::int32_t first, std::int32_t count, Freed& freed);
+  void count_unlocked_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const;
+  /// The KV of unlocked nodes in the pages [first, first + count) lies elsewhere from now on: page p in the page
+  /// new_page(p), which the caller owns so far. Precondition: KV indices are whole pages. O(nodes + pages).
+  void move_pages(std::int32_t first, std::int32_t count, const std::function<std::int32_t(std::int32_t)>& new_page);
   /// Evicts the states in the slots [first, first + count), but for locked ones; KV stays. O(count).
   EvictResult evict_states(std::int32_t first, std::int32_t count, Freed& freed);
 
