@@ -5,6 +5,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "elastic_ranges.hpp"
 #include "native_device.hpp"
 
 #include <fmt/format.h>
@@ -21,6 +22,12 @@ void require_in_use(int device_id, const char* argument, const void* value, cons
 }
 
 }  // namespace
+
+MemoryPlace place_of(const void* memory) {
+  if (const auto device_id = elastic_device(memory))
+    return {.kind = MemoryPlace::Kind::device, .device_id = *device_id};
+  return native_place_of(memory);
+}
 
 void require_device_in_use(const void* memory, const char* argument) {
   const MemoryPlace place = place_of(memory);

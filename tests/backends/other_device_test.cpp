@@ -2,6 +2,7 @@
 // Objects of another device than the one in use are refused where they are named first. An OpenMP build has one device:
 // the others are pretended.
 #include <stateport/backends/callback_resource.hpp>
+#include <stateport/backends/elastic_resource.hpp>
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/error.hpp>
@@ -77,4 +78,24 @@ TEST_CASE("pinned memory is reachable, and pageable memory is not where the devi
       CHECK_THROWS_WITH_AS(detail::require_reachable(&memory, "memory"), doctest::Contains("pageable memory"),
                            InvalidArgument);
   }
+}
+
+TEST_CASE("addresses of an elastic resource are memory of its device, mapped or not, and nobody else's") {
+  const Stream stream = Stream::default_stream();
+  std::byte* memory = nullptr;
+  const Pretending pageable({.memory = {.kind = MemoryPlace::Kind::pageable_host}});
+  {
+    stateport::ElasticResource resource({.limit_bytes = 1 << 20});
+    const std::size_t bytes = 2 * resource.granularity();
+    memory = static_cast<std::byte*>(resource.allocate(bytes, 256, stream));
+    for (const std::byte* address : {memory, memory + bytes - 1}) {
+      CHECK(detail::place_of(address).kind == MemoryPlace::Kind::device);
+      CHECK(detail::place_of(address).device_id == 0);
+      CHECK_NOTHROW(detail::require_reachable(address, "memory"));
+    }
+    CHECK(detail::place_of(memory + bytes).kind == MemoryPlace::Kind::pageable_host);
+    CHECK(detail::place_of(memory - 1).kind == MemoryPlace::Kind::pageable_host);
+    resource.deallocate(memory, bytes, 256, stream);
+  }
+  CHECK(detail::place_of(memory).kind == MemoryPlace::Kind::pageable_host);
 }

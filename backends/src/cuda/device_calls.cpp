@@ -22,7 +22,7 @@ bool is_capturing(const Stream& stream) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
-MemoryPlace place_of(const void* memory) {
+MemoryPlace native_place_of(const void* memory) {
   cudaPointerAttributes known{};
   if (cudaPointerGetAttributes(&known, memory) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());

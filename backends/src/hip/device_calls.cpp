@@ -21,7 +21,7 @@ bool is_capturing(const Stream& stream) {
   return capture != hipStreamCaptureStatusNone;
 }
 
-MemoryPlace place_of(const void* memory) {
+MemoryPlace native_place_of(const void* memory) {
   hipPointerAttribute_t known{};
   const hipError_t status = hipPointerGetAttributes(&known, memory);
   if (status != hipSuccess) static_cast<void>(hipGetLastError());

@@ -16,7 +16,7 @@ bool is_capturing(const Stream&) {
   return pretence().captures;
 }
 
-MemoryPlace place_of(const void*) {
+MemoryPlace native_place_of(const void*) {
   return pretence().memory;
 }
 bool reaches_pageable_memory() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/event.hpp>
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/runtime.hpp>
 #include <stateport/core/model/error.hpp>
 
@@ -19,9 +20,11 @@ void Event::record(const Stream& stream) {
 void Event::wait(const Stream& stream) const {
   detail::require_usable(stream);
 }
-void Event::synchronize() const {}
+void Event::synchronize() const {
+  if (detail::pretence().work_runs) detail::pretence().work_runs = false;
+}
 bool Event::query() const {
-  return true;
+  return !detail::pretence().work_runs;
 }
 
 }  // namespace stateport

@@ -41,8 +41,9 @@ class LaunchScope {
 struct Pretence {
   bool captures = false;
   bool refuses_launches = false;
-  MemoryPlace memory;     ///< where all memory lies
-  int stream_device = 0;  ///< the device that all streams were made on
+  MemoryPlace memory;      ///< where all memory lies
+  int stream_device = 0;   ///< the device that all streams were made on
+  bool work_runs = false;  ///< no event is reached before somebody waits for one
 };
 [[nodiscard]] Pretence& pretence() noexcept;
 

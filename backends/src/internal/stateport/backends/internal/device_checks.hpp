@@ -7,7 +7,7 @@
 /// src/device_checks.cpp refuses.
 namespace stateport::detail {
 
-/// Where memory lies, as the vendor's runtime knows it.
+/// Where memory lies.
 struct MemoryPlace {
   enum class Kind : std::uint8_t {
     anywhere,      ///< pinned, managed or unknown: taken as every device's
@@ -17,7 +17,9 @@ struct MemoryPlace {
   Kind kind = Kind::anywhere;
   int device_id = -1;  ///< of memory of one device
 };
+/// Addresses of an ElasticResource are memory of its device, mapped or not. The vendor's runtime knows the others.
 [[nodiscard]] MemoryPlace place_of(const void* memory);
+[[nodiscard]] MemoryPlace native_place_of(const void* memory);  ///< as the vendor's runtime answers
 /// Whether kernels of the device in use may read and write pageable memory of the host.
 [[nodiscard]] bool reaches_pageable_memory();
 /// The device that a native stream was made on.
