@@ -96,7 +96,7 @@ TEST_CASE("a stride is padded to the largest power of two that wastes less than 
 }
 
 TEST_CASE("a slot of 2 MiB a layer is an extent, and its conv states stay") {
-  const StateSpec spec = models::find("qwen3-next-80b-a3b");
+  const StateSpec spec = models::find("qwen3-next-80b-a3b", {.recurrent_type = ElementType::fp32});
   const ElasticArrangement arrangement = arrange_elastic(spec, {.slots = 10}, 2 * mib);
   CHECK(arrangement.extent_slots == 1);
   CHECK(arrangement.extents == 10);
@@ -107,7 +107,7 @@ TEST_CASE("a slot of 2 MiB a layer is an extent, and its conv states stay") {
 }
 
 TEST_CASE("slots in one piece are padded to whole granules") {
-  const StateSpec spec = models::find("qwen3-next-80b-a3b");
+  const StateSpec spec = models::find("qwen3-next-80b-a3b", {.recurrent_type = ElementType::fp32});
   const StoreOptions options{.slots = 10, .layout = StoreLayout::slot_major};
   const ElasticArrangement arrangement = arrange_elastic(spec, options, 2 * mib);
   CHECK(arrangement.extent_slots == 1);
@@ -276,19 +276,21 @@ TEST_CASE("conv states stay where they are when the extent of their slot comes a
 TEST_CASE("a copier that was made when nothing was mapped copies between extents that are") {
   const std::size_t granule = device_granularity();
   const Stream stream = Stream::create();
-  ElasticResource resource({.limit_bytes = 40 * granule});
+  ElasticResource resource({.limit_bytes = 100 * granule});
   for (const StoreLayout layout : {StoreLayout::layer_major, StoreLayout::slot_major}) {
-    ElasticStore store(resource, elastic_states(granule), {.slots = 12, .layout = layout});
+    constexpr std::int32_t slots = 40;
+    ElasticStore store(resource, elastic_states(granule), {.slots = slots, .layout = layout});
     SlotCopier copier(store.store());
     const std::int32_t last = store.extents() - 1;
+    REQUIRE(last > 1);
     REQUIRE(store.map(0));
     REQUIRE(store.map(last));
     paint(store, 0, 5);
     paint(store, last, 6);
     Stream::default_stream().synchronize();
     std::vector<SlotCopy> plan;
-    for (std::int32_t i = 0; i < store.extent().count && last * store.extent().count + i < 12; ++i)
-      plan.push_back(SlotCopy::whole(i, last * store.extent().count + i));
+    for (std::int32_t slot = last * store.extent().count; slot < slots; ++slot)
+      plan.push_back(SlotCopy::whole(slot - last * store.extent().count, slot));
     copier.copy_slots(stream, plan);
     stream.synchronize();
     CHECK(is_painted(store, last, 5));
