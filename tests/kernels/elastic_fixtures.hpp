@@ -14,15 +14,15 @@
 
 namespace stateport::test {
 
-/// Two layers whose recurrent tensors take 1/2 and 3/4 of a granule, so that 4 slots are whole granules: 5 of them.
+/// Two layers whose recurrent tensors take 3/4 and 1/2 of a granule, so that 4 slots are whole granules: 5 of them.
 /// Conv tensors are small beside them.
 [[nodiscard]] inline StateSpec elastic_states(std::size_t granularity) {
   const auto words = static_cast<std::int64_t>(granularity / 4);
   const ConvShape conv{.window = 3, .dim = 5};
   return StateSpec({StateTensorSpec::conv(0, conv),
-                    {.layer = 0, .shape = {1, 2, words / 4}},
+                    {.layer = 0, .shape = {1, 3, words / 4}},
                     StateTensorSpec::conv(1, conv),
-                    {.layer = 1, .shape = {1, 3, words / 4}}});
+                    {.layer = 1, .shape = {1, 2, words / 4}}});
 }
 
 /// K and V of two layers, 1/2 of a granule each: 2 blocks are whole granules, 4 of them.
