@@ -78,6 +78,7 @@ void MemoryMover::forget_planned(MovePlan moves) noexcept {
 void MemoryMover::enqueue(MovePlan moves, const Stream& stream) {
   if (moves.empty()) return;
   require_state(!detail::is_capturing(stream), "MemoryMover", "the stream captures a graph");
+  settled_.reserve(settled_.size() + unmaps_.count + moves.size());  // nothing can fail once a move is carried out
   note_planned(moves);
   if (const auto unmaps = static_cast<std::size_t>(std::ranges::count_if(moves, is_unmap)); unmaps > 0) {
     Batch& batch = batches_.next();
@@ -113,6 +114,8 @@ void MemoryMover::carry_out(const MemoryMove& move) {
     }
   } catch (const BackendError&) {
     // The answer says that it was refused.
+  } catch (const InvalidArgument&) {
+    // A part of the extent stayed mapped when the system refused both a map and its way back.
   }
   // An unmap that the same plan wants after this map is still under way.
   if (is_unmap(move) || state(move) == Extent::mapped)

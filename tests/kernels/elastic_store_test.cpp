@@ -7,6 +7,7 @@
 #include <stateport/core/model/models.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
+#include "device_graph.hpp"
 #include "elastic_arrangement.hpp"
 #include "elastic_fixtures.hpp"
 #include "fake_virtual_memory.hpp"
@@ -294,6 +295,31 @@ TEST_CASE("a copier that was made when nothing was mapped copies between extents
     copier.copy_slots(stream, plan);
     stream.synchronize();
     CHECK(is_painted(store, last, 5));
+  }
+}
+
+TEST_CASE("a graph captured before its extents lost and got memory replays on the new memory") {
+  const std::size_t granule = device_granularity();
+  const Stream stream = Stream::create();
+  ElasticResource resource({.limit_bytes = 40 * granule});
+  ElasticStore store(resource, elastic_states(granule), {.slots = 16});
+  SlotCopier copier(store.store());
+  const std::int32_t count = store.extent().count;
+  std::vector<SlotCopy> plan;
+  for (std::int32_t slot = 0; slot < count; ++slot) plan.push_back(SlotCopy::whole(slot, 2 * count + slot));
+  REQUIRE(store.map(0));
+  REQUIRE(store.map(2));
+  const test::DeviceGraph graph(stream, [&] { copier.copy_slots(stream, plan); });
+  for (unsigned char round = 1; round < 5; ++round) {
+    for (const std::int32_t extent : {0, 2}) store.unmap(extent);
+    REQUIRE(store.map(1 + 2 * (round % 2)));  // takes the memory that was the others'
+    for (const std::int32_t extent : {2, 0}) REQUIRE(store.map(extent));
+    paint(store, 0, round);
+    Stream::default_stream().synchronize();
+    graph.launch(stream);
+    stream.synchronize();
+    CHECK(is_painted(store, 2, round));
+    store.unmap(1 + 2 * (round % 2));
   }
 }
 

@@ -187,6 +187,28 @@ TEST_CASE("a move that the system refuses at any call ends undone, and nothing h
   }
 }
 
+TEST_CASE("an extent that is half mapped because the system refused the way back is refused from then on") {
+  const std::size_t granule = device_granularity();
+  const auto real = detail::native_virtual_memory(0, false);
+  test::FakeDevice device{.granularity = granule, .unmaps_runs = real->unmaps_runs(), .real = real.get()};
+  ElasticResource resource({.limit_bytes = 100 * granule}, std::make_unique<test::FakeVirtualMemory>(device));
+  ElasticStore kv_store(resource, elastic_kv(granule), {.slots = 8});
+  ElasticStore state_store(resource, elastic_states(granule), {.slots = 12});
+  MemoryMover mover(kv_store, state_store);
+  const Stream stream = Stream::create();
+  const std::array<MemoryMove, 2> plan = {map_of(1, kv_part, 2), map_of(2, kv_part, 1)};
+  device.refuse_in = 4 + 2;  // creates; the first tensor's access
+  device.refuse_count = 2;
+  mover.enqueue(plan, stream);
+  CHECK(device.refused == 2);
+  mover.enqueue({plan.data(), 1}, stream);
+  std::array<Settled, 3> settled;
+  CHECK(mover.poll(settled) == 3);
+  CHECK(settled == std::array{Settled{1, false}, Settled{2, true}, Settled{1, false}});
+  CHECK(kv_store.is_mapped(1));
+  CHECK_FALSE(kv_store.is_mapped(2));
+}
+
 TEST_CASE("enqueue, poll and finish allocate nothing") {
   MovingArena arena(30);
   std::array<Settled, 4> settled;

@@ -27,8 +27,8 @@ class ElasticStore;
 /// resource's limit, ends with done = false, and nothing has changed.
 ///
 /// Has no thread of its own; enqueue() and poll() wait for no work of the device. After construction nothing is
-/// allocated, except when more results than the stores have extents wait for poll(). Calls come from one thread at a
-/// time. Unmaps that are not carried out when the mover goes are not carried out at all.
+/// allocated, except while more moves than the stores have extents wait for their end or for poll(). Calls come from
+/// one thread at a time. Unmaps that are not carried out when the mover goes are not carried out at all.
 class MemoryMover {
  public:
   /// How one move ended.
