@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <optional>
@@ -233,23 +234,25 @@ TEST_CASE("random maps, unmaps and allocations keep the limit and the contents o
 TEST_CASE("several threads map and unmap under one limit") {
   ElasticResource resource(elastic_options(8));
   const std::size_t granule = resource.granularity();
+  std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
-  std::array<int, 3> mapped{};
-  for (std::size_t thread = 0; thread < mapped.size(); ++thread) {
+  for (unsigned char thread = 1; thread <= 3; ++thread) {
     threads.emplace_back([&, thread] {
-      test::Random random(thread + 1);
+      test::Random random(thread);
+      const Stream stream = Stream::create();
       const ElasticPlace place(resource, 6);
       for (int round = 0; round < 200; ++round) {
-        const auto count = static_cast<std::size_t>(random.between(1, 6));
-        if (!resource.map(place.base, count * granule)) continue;
-        ++mapped[thread];
-        paint_granules(place.base, count * granule, static_cast<unsigned char>(thread));
-        resource.unmap(place.base, count * granule);
+        const auto bytes = static_cast<std::size_t>(random.between(1, 6)) * granule;
+        if (!resource.map(place.base, bytes)) continue;
+        if (resource.mapped_bytes() > resource.limit_bytes()) ++wrong;
+        fill_bytes(stream, place.base, std::byte{thread}, bytes);
+        if (!painted(place.base, bytes, thread, stream)) ++wrong;
+        resource.unmap(place.base, bytes);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const int count : mapped) CHECK(count > 0);
+  CHECK(wrong == 0);
   CHECK(resource.mapped_bytes() == 0);
   CHECK(resource.held_bytes() <= resource.limit_bytes());
 }
