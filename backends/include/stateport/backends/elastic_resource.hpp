@@ -19,17 +19,17 @@ class VirtualMemory;
 /// `map` puts memory behind a part of them, `unmap` takes it away. Addresses never change: a captured graph stays
 /// valid, as long as it uses mapped memory alone.
 ///
-///     ElasticResource resource({.limit_bytes = 8 << 30});
-///     void* place = resource.allocate(64 << 30, 256, stream);         // addresses
-///     if (resource.map(place, 4 * resource.granularity())) …          // memory
+///     ElasticResource resource({.limit_bytes = std::size_t{8} << 30});
+///     void* place = resource.allocate(std::size_t{64} << 30, 256, stream);  // addresses
+///     if (resource.map(place, 4 * resource.granularity())) …                // memory
 ///
 /// Work that uses memory which is not mapped faults; in an OpenMP build the program ends with SIGSEGV. All physical
 /// memory of one resource counts against one limit. Memory that was unmapped is kept for the next `map`; trim() gives
 /// it back to the system.
 ///
 /// On a GPU: cuMemMap and its like, or hipMemMap and its like. In an OpenMP build: mmap; the pages of mapped memory
-/// come with their first use. No call waits for the device but `deallocate`. None may be made while a stream is
-/// captured into a graph.
+/// come with their first use. `deallocate` waits for its stream; other calls wait as long as the vendor's own do.
+/// None may be made while a stream is captured into a graph.
 ///
 /// Thread-safe. An ElasticResource is equal to itself alone. It must outlive its memory.
 class ElasticResource final : public MemoryResource {
