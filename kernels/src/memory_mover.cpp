@@ -22,7 +22,7 @@ bool is_unmap(const MemoryMove& move) noexcept {
 
 }  // namespace
 
-MemoryMover::MemoryMover(ElasticStore& kv, ElasticStore& states) : stores_{&kv, &states} {
+MemoryMover::MemoryMover(ElasticStore& kv, ElasticStore& states) : stores_{&kv, &states}, kv_copier_(kv.store()) {
   std::size_t all = 0;
   for (std::size_t part = 0; part < stores_.size(); ++part) {
     const ElasticStore& store = *stores_[part];
@@ -75,11 +75,28 @@ void MemoryMover::forget_planned(MovePlan moves) noexcept {
   for (std::size_t i = moves.size(); i-- > 0;) state(moves[i]) = is_unmap(moves[i]) ? Extent::mapped : Extent::unmapped;
 }
 
-void MemoryMover::enqueue(MovePlan moves, const Stream& stream) {
-  if (moves.empty()) return;
+/// A copy that the plan's unmaps wait for comes from an extent that is still there.
+void MemoryMover::require_mapped_blocks(CopyPlan copies) const {
+  const ElasticStore& kv = *stores_[0];
+  for (const SlotCopy& copy : copies)
+    for (const std::int32_t block : {copy.src_slot, copy.dst_slot})
+      require(block >= 0 && block < kv.store().slots() && kv.is_mapped(block / kv.extent().count), "kv_copies", block,
+              "must be a block that is mapped");
+}
+
+void MemoryMover::enqueue(const MemoryPlan& plan, const Stream& stream) {
+  const MovePlan moves = plan.moves;
+  if (moves.empty() && plan.kv_copies.empty()) return;
+  require_mapped_blocks(plan.kv_copies);
   require_state(!detail::is_capturing(stream), "MemoryMover", "the stream captures a graph");
   settled_.reserve(settled_.size() + unmaps_.count + moves.size());  // nothing can fail once a move is carried out
   note_planned(moves);
+  try {
+    kv_copier_.copy_slots(stream, plan.kv_copies);
+  } catch (...) {
+    forget_planned(moves);
+    throw;
+  }
   if (const auto unmaps = static_cast<std::size_t>(std::ranges::count_if(moves, is_unmap)); unmaps > 0) {
     Batch& batch = batches_.next();
     try {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,7 +41,7 @@ struct MovingArena {
       : resource({.limit_bytes = (granules + 1) * device_granularity()}), mover(kv_store, state_store) {}
 
   [[nodiscard]] ElasticStore& store(MemoryPart part) { return part == kv_part ? kv_store : state_store; }
-  void enqueue(const std::vector<MemoryMove>& moves) { mover.enqueue(moves, stream); }
+  void enqueue(const std::vector<MemoryMove>& moves) { mover.enqueue({.kv_copies = {}, .moves = moves}, stream); }
   [[nodiscard]] std::vector<Settled> poll() {
     std::vector<Settled> settled(100);
     settled.resize(mover.poll(settled));
@@ -116,12 +117,53 @@ TEST_CASE("an unmap of an extent whose map was refused in the same plan is refus
   CHECK(arena.poll() == Answers{{5, true}});
 }
 
+TEST_CASE("KV is copied out of an extent before it is unmapped") {
+  MovingArena arena(20);
+  arena.enqueue({map_of(1, kv_part, 0), map_of(2, kv_part, 1)});
+  CHECK(arena.poll().size() == 2);
+  const std::int32_t count = arena.kv_store.extent().count;
+  const StateStore& store = arena.kv_store.store();
+  // Blocks of extent 1 have words of their own in each tensor.
+  const auto words = [&](std::int32_t block, std::size_t tensor) {
+    return std::span(reinterpret_cast<std::uint32_t*>(store.tensors()[tensor].slot_data(SlotId{block})), 16);
+  };
+  for (std::int32_t block = count; block < 2 * count; ++block)
+    for (std::size_t t = 0; t < store.tensors().size(); ++t)
+      std::ranges::fill(words(block, t), 100U * static_cast<std::uint32_t>(block) + static_cast<std::uint32_t>(t));
+  std::vector<SlotCopy> copies;
+  for (std::int32_t block = 0; block < count; ++block) copies.push_back(SlotCopy::whole(count + block, block));
+  const MemoryMove move = unmap_of(3, kv_part, 1);
+  arena.mover.enqueue({.kv_copies = copies, .moves = {&move, 1}}, arena.stream);
+  CHECK(arena.finish() == Answers{{3, true}});
+  CHECK_FALSE(arena.kv_store.is_mapped(1));
+  for (std::int32_t block = 0; block < count; ++block)
+    for (std::size_t t = 0; t < store.tensors().size(); ++t)
+      CHECK(std::ranges::all_of(words(block, t), [&](std::uint32_t word) {
+        return word == 100U * static_cast<std::uint32_t>(count + block) + static_cast<std::uint32_t>(t);
+      }));
+}
+
+TEST_CASE("copies of blocks without memory are refused, and the moves with them") {
+  MovingArena arena(20);
+  arena.enqueue({map_of(1, kv_part, 0)});
+  CHECK(arena.poll().size() == 1);
+  const MemoryMove move = unmap_of(2, kv_part, 0);
+  for (const SlotCopy& copy :
+       {SlotCopy::whole(0, arena.kv_store.extent().count), SlotCopy::whole(99, 0), SlotCopy::whole(-1, 0)}) {
+    CHECK_THROWS_WITH_AS(arena.mover.enqueue({.kv_copies = {&copy, 1}, .moves = {&move, 1}}, arena.stream),
+                         doctest::Contains("kv_copies"), InvalidArgument);
+    CHECK(arena.mover.waiting() == 0);
+  }
+  arena.enqueue({move});
+  CHECK(arena.finish() == Answers{{2, true}});
+}
+
 TEST_CASE("a mover takes stores as they are") {
   MovingArena arena(20);
   REQUIRE(arena.kv_store.map(1));
   MemoryMover mover(arena.kv_store, arena.state_store);
   const MemoryMove move = unmap_of(1, kv_part, 1);
-  mover.enqueue({&move, 1}, arena.stream);
+  mover.enqueue({.kv_copies = {}, .moves = {&move, 1}}, arena.stream);
   mover.finish();
   CHECK_FALSE(arena.kv_store.is_mapped(1));
 }
@@ -169,7 +211,7 @@ TEST_CASE("a move that the system refuses at any call ends undone, and nothing h
     device.refused = 0;
     device.refuse_in = refuse_in;
     const MemoryMove move{.id = ++id, .kind = kind, .part = state_part, .extent = 1};
-    mover.enqueue({&move, 1}, stream);
+    mover.enqueue({.kv_copies = {}, .moves = {&move, 1}}, stream);
     mover.finish();
     device.refuse_in = 0;
     Settled settled;
@@ -199,9 +241,9 @@ TEST_CASE("an extent that is half mapped because the system refused the way back
   const std::array<MemoryMove, 2> plan = {map_of(1, kv_part, 2), map_of(2, kv_part, 1)};
   device.refuse_in = 4 + 2;  // creates; the first tensor's access
   device.refuse_count = 2;
-  mover.enqueue(plan, stream);
+  mover.enqueue({.kv_copies = {}, .moves = plan}, stream);
   CHECK(device.refused == 2);
-  mover.enqueue({plan.data(), 1}, stream);
+  mover.enqueue({.kv_copies = {}, .moves = {plan.data(), 1}}, stream);
   std::array<Settled, 3> settled;
   CHECK(mover.poll(settled) == 3);
   CHECK(settled == std::array{Settled{1, false}, Settled{2, true}, Settled{1, false}});
@@ -219,8 +261,8 @@ TEST_CASE("enqueue, poll and finish allocate nothing") {
   const std::array<MemoryMove, 3> plan = {map_of(3, kv_part, 0), map_of(4, state_part, 2), unmap_of(5, kv_part, 0)};
   const MemoryMove last = unmap_of(6, state_part, 2);
   const std::uint64_t before = test::heap_allocations();
-  arena.mover.enqueue(plan, arena.stream);
-  arena.mover.enqueue({&last, 1}, arena.stream);
+  arena.mover.enqueue({.kv_copies = {}, .moves = plan}, arena.stream);
+  arena.mover.enqueue({.kv_copies = {}, .moves = {&last, 1}}, arena.stream);
   arena.mover.finish();
   const std::size_t count = arena.mover.poll(settled);
   CHECK(test::heap_allocations() == before);

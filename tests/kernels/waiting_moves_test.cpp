@@ -34,7 +34,7 @@ struct WaitingArena {
 
   void enqueue(std::uint64_t id, Kind kind, std::int32_t extent) {
     const MemoryMove move{.id = id, .kind = kind, .part = MemoryPart::kv, .extent = extent};
-    mover.enqueue({&move, 1}, stream);
+    mover.enqueue({.kv_copies = {}, .moves = {&move, 1}}, stream);
   }
   [[nodiscard]] std::vector<Settled> poll() {
     std::vector<Settled> settled(10);
@@ -102,7 +102,7 @@ TEST_CASE("many unmaps may wait at once, each for its own work, and a mover that
     MemoryMover other(arena.kv, arena.states);
     const Pretending working({.work_runs = true});
     const MemoryMove move{.id = 1, .kind = Kind::unmap, .part = MemoryPart::kv, .extent = 1};
-    other.enqueue({&move, 1}, arena.stream);
+    other.enqueue({.kv_copies = {}, .moves = {&move, 1}}, arena.stream);
   }
   CHECK(arena.kv.is_mapped(1));
 }

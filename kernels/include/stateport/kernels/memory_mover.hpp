@@ -4,6 +4,7 @@
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/pool/memory_move.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 
 #include <array>
 #include <cstddef>
@@ -16,15 +17,15 @@ namespace stateport {
 
 class ElasticStore;
 
-/// Carries out the moves of memory that a RequestCache decides, between the store of its KV and that of its states.
+/// Carries out the memory plans of a RequestCache, between the store of its KV and that of its states.
 ///
-///     mover.enqueue(answer.moves, stream);   // after the work of this answer was enqueued
+///     mover.enqueue(answer.memory, stream);  // after the other work of this answer was enqueued
 ///     …
 ///     count = mover.poll(settled);           // later: tell the cache
 ///
-/// A map is carried out by enqueue(). An unmap waits until the stream has come to the point where it was enqueued;
-/// poll() and finish() carry it out then, in the order of enqueue(). A move that the system refuses, or a map above the
-/// resource's limit, ends with done = false, and nothing has changed.
+/// enqueue() enqueues the copies of KV and carries out maps. An unmap waits until the stream has come to the point
+/// where it was enqueued; poll() and finish() carry it out then, in the order of enqueue(). A move that the system
+/// refuses, or a map above the resource's limit, ends with done = false, and nothing has changed.
 ///
 /// Has no thread of its own; enqueue() and poll() wait for no work of the device. After construction nothing is
 /// allocated, except while more moves than the stores have extents wait for their end or for poll(). Calls come from
@@ -38,7 +39,8 @@ class MemoryMover {
     friend constexpr bool operator==(const Settled&, const Settled&) noexcept = default;
   };
 
-  /// The stores must outlive the mover, and nobody else may map or unmap their extents while it exists.
+  /// The stores must outlive the mover, and nobody else may map or unmap their extents while it exists. Throws as
+  /// SlotCopier.
   MemoryMover(ElasticStore& kv, ElasticStore& states);
   MemoryMover(const MemoryMover&) = delete;
   MemoryMover& operator=(const MemoryMover&) = delete;
@@ -46,9 +48,10 @@ class MemoryMover {
 
   /// `stream`: the last work that uses the extents to be unmapped is on it, or ordered before it. Throws
   /// InvalidArgument for an unknown part, an extent that does not exist, a map of one that is mapped or whose unmap is
-  /// not settled, and an unmap of one that is not mapped or already waits for that; InvalidState while the stream
+  /// not settled, an unmap of one that is not mapped or already waits for that, and copies that SlotCopier refuses, or
+  /// from or to a block that is not mapped; InvalidState while the stream
   /// captures a graph; BackendError as Event. Nothing has changed then. O(moves * tensors), and the system's calls.
-  void enqueue(MovePlan moves, const Stream& stream);
+  void enqueue(const MemoryPlan& plan, const Stream& stream);
 
   /// Carries out unmaps whose time has come, writes moves that have ended to `out`, the first first, and returns how
   /// many; the others stay for the next call. Throws BackendError when work before an unmap failed.
@@ -93,7 +96,10 @@ class MemoryMover {
   void carry_out(const MemoryMove& move);
   void carry_out_batch();
 
+  void require_mapped_blocks(CopyPlan copies) const;
+
   std::array<ElasticStore*, memory_part_count> stores_;
+  SlotCopier kv_copier_;
   std::array<std::vector<Extent>, memory_part_count> extents_;  ///< as they will be after the moves under way
   Ring<MemoryMove> unmaps_;
   Ring<Batch> batches_;  ///< of the unmaps
