@@ -74,6 +74,8 @@ struct CacheCounts {
   std::int64_t evictions = 0;      ///< states that lost their place
   std::int64_t planned_ahead = 0;  ///< batches, before the one before them was read back
   std::int64_t ready_ahead = 0;    ///< of these, whose plan was complete at once
+  std::int64_t memory_moves = 0;   ///< in an arena: extents that got memory or gave it back
+  std::int64_t kv_copies = 0;      ///< the same: KV blocks that were copied out of such an extent
   TierCounts tiers;
 
   CacheCounts& operator+=(const CacheCounts& other);
@@ -105,6 +107,14 @@ struct TierRoom {
   [[nodiscard]] bool any() const noexcept { return host + files > 0; }
 };
 
+/// Numbers of an extent, and how much memory there is beyond the least. kv_blocks 0: no arena.
+struct ArenaRoom {
+  std::int32_t kv_blocks = 0;
+  std::int32_t state_slots = 1;
+  std::int32_t more = 0;   ///< extents of states
+  std::uint64_t seed = 0;  ///< of when moves end
+};
+
 struct CacheOptions {
   std::int32_t max_running = 2;
   std::int32_t max_tokens = 1;    ///< of one sequence, drafts included
@@ -121,6 +131,7 @@ struct CacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree
   std::uint64_t model = 0;                      ///< equal numbers, equal weights
   TierRoom tiers;
+  ArenaRoom arena;       ///< of caches in slots
   bool overlap = false;  ///< batches are planned before the one before them is read back
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
   Fault fault = Fault::none;

@@ -66,6 +66,31 @@ TEST_CASE("two tenants get the oracle's tokens and final states when memory that
   }
 }
 
+TEST_CASE("every cache in slots gives them when memory moves between KV and states, in all combinations") {
+  std::uint64_t seeds = 0;
+  std::map<std::string_view, CacheCounts> counts;
+  test::for_each_seed(300, [&](test::Random& random, std::uint64_t seed) {
+    ++seeds;
+    const bool tiers = random.chance(40);
+    const Problem problem = draw_problem(seed, {.overlap = random.chance(50),
+                                                .tiers = tiers,
+                                                .tenants = random.chance(30),
+                                                .arena = true,
+                                                .named = random.chance(30)});
+    for (const std::string_view cache : {"slots", "tree", "tree-copy"}) {
+      const auto failure = check(problem, cache, counts[cache]);
+      if (failure) FAIL(*failure);
+    }
+  });
+  if (seeds < 300) return;
+  for (const auto& [cache, count] : counts) {
+    CAPTURE(cache);
+    CHECK(count.hit_tokens * 10 > count.lookup_tokens);
+    CHECK(count.memory_moves > 1000);
+    CHECK(count.kv_copies > 10);
+  }
+}
+
 TEST_CASE("every cache gives them when prompts name positions and states lie before tails, in all combinations") {
   std::uint64_t seeds = 0;
   std::map<std::string_view, CacheCounts> counts;

@@ -28,11 +28,15 @@ struct Arguments {
   bool tiers = false;
   bool tenants = false;
   bool named = false;
+  bool arena = false;
 };
 
 Draw given(const Arguments& arguments) {
-  Draw draw{
-      .overlap = arguments.overlap, .tiers = arguments.tiers, .tenants = arguments.tenants, .named = arguments.named};
+  Draw draw{.overlap = arguments.overlap,
+            .tiers = arguments.tiers,
+            .tenants = arguments.tenants,
+            .arena = arguments.arena,
+            .named = arguments.named};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -89,6 +93,9 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
   if (arguments.tiers) print(counts.tiers);
+  if (arguments.arena)
+    std::printf("%lld moves of memory, %lld KV blocks copied\n", static_cast<long long>(counts.memory_moves),
+                static_cast<long long>(counts.kv_copies));
   return failures == 0 ? 0 : 1;
 }
 
@@ -108,6 +115,7 @@ int main(int argc, char** argv) {
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
   app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
+  app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {

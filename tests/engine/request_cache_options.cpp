@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/align/align_rules.hpp>
 
+#include "engine_arena.hpp"
 #include "engine_tiers.hpp"
 #include "request_engine_cache.hpp"
 
@@ -72,6 +73,11 @@ RequestCacheOptions request_cache_options(std::string_view name, const CacheOpti
   const StateSpec block = KvStore::spec(Model::attention_layers, 1, options.type);
   cache.memory = {.state_bytes = static_cast<std::int64_t>(state_bytes),
                   .kv_bytes_per_token = static_cast<std::int64_t>(block.slot_bytes())};
+  if (auto* const slots = std::get_if<SlotLayout>(&cache.layout); slots && options.arena.kv_blocks > 0) {
+    slots->checkpoints += 6;
+    cache.kv_tokens += cache.max_request_tokens;
+    slots->arena = arena_options(options, cache);
+  }
   if (options.tiers.any()) cache.tiers = tier_options(options, cache);
   return cache;
 }

@@ -75,8 +75,14 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     cache_->cancel(passes_.back());
     passes_.pop_back();
   }
-  const PassPlan plan = cache_->plan(batch);
-  if (tiers_) tiers_->take(plan.transfers);
+  if (arena_) arena_->poll();
+  PassPlan plan = plan_rows(batch);
+  // Room for a row may be on its way: given back first, and then mapped.
+  for (int tries = 0; arena_ && plan.rows_without_room > 0 && tries < 4; ++tries) {
+    arena_->settle_all();
+    cache_->cancel(plan.pass);
+    plan = plan_rows(batch);
+  }
   waits_ = true;
   counts_.planned_ahead += !passes_.empty();
   counts_.ready_ahead += !passes_.empty() && plan.ready;
@@ -84,6 +90,13 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].room = plan.rows[i].room;
   if (plan.ready) take(plan, rows);
   return plan.ready;
+}
+
+PassPlan RequestEngineCache::plan_rows(std::span<const PassRow> batch) {
+  const PassPlan plan = cache_->plan(batch);
+  if (tiers_) tiers_->take(plan.transfers);
+  if (arena_) arena_->take(plan.memory);
+  return plan;
 }
 
 void RequestEngineCache::take(const PassPlan& plan, std::span<Row> rows) {
@@ -109,6 +122,7 @@ void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row>
   passes_.erase(passes_.begin());
   if (tiers_) tiers_->take(commit.transfers);
   counts_.copies += stores_.after(commit);
+  if (arena_) arena_->take(commit.memory);
   if (commit.next) take(*commit.next, next);
 }
 
@@ -159,6 +173,8 @@ CacheCounts RequestEngineCache::counts() const {
   counts.lookup_tokens = cache_->stats().prompt_tokens;
   counts.hit_tokens = cache_->stats().hit_tokens;
   counts.evictions = cache_->usage().evicted_states;
+  if (arena_) counts.memory_moves = arena_->moves();
+  if (arena_) counts.kv_copies = arena_->copies();
   if (!tiers_) return counts;
   counts.tiers.host_hits = cache_->tiers()->usage(Medium::host).loads;
   counts.tiers.file_hits = cache_->tiers()->usage(Medium::file).loads;
@@ -175,6 +191,7 @@ RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions
       running_(ids_.size(), nullptr) {
   if (options.tiers.any())
     tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers);
+  if (cache_->arena() != nullptr) arena_.emplace(options, *cache_, kv_, stores_);
 }
 
 }  // namespace stateport::engine

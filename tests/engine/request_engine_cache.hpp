@@ -4,6 +4,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "cache.hpp"
+#include "engine_arena.hpp"
 #include "engine_tiers.hpp"
 #include "state_stores.hpp"
 
@@ -55,6 +56,7 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] std::span<const RowState> states(const Row& row) const {
     return plan_.rows[static_cast<std::size_t>(row.index)].states;
   }
+  [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch);
   void take(const PassPlan& plan, std::span<Row> rows);
   /// Throws if no request of its tenant had this prefix of the sequence.
   void check_own(const Sequence& sequence, std::int64_t tokens) const;
@@ -72,6 +74,7 @@ class RequestEngineCache final : public EngineCache {
   CacheCounts counts_;
   std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: tokens of started and ended requests
   std::optional<EngineTiers> tiers_;
+  std::optional<EngineArena> arena_;
 };
 
 }  // namespace stateport::engine

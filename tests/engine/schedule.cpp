@@ -178,6 +178,11 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   draw_events(random, schedule);
   if (draw.tiers) draw_restarts(random, schedule);
   if (draw.named) draw_names(random, schedule);
+  if (draw.arena)
+    cache.arena = {.kv_blocks = random.between32(1, 6),
+                   .state_slots = random.between32(1, 2),
+                   .more = random.between32(0, 2),
+                   .seed = seed};
   return problem;
 }
 
@@ -197,8 +202,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
       << cache.alignment << ", tail " << cache.tail << ", named saves " << cache.named_saves
-      << (cache.overlap ? ", overlap" : "") << ", groups " << cache.state_groups << ", budget "
-      << schedule.budget_tokens << ", noise " << schedule.draft_noise;
+      << (cache.overlap ? ", overlap" : "") << (cache.arena.kv_blocks > 0 ? ", arena" : "") << ", groups "
+      << cache.state_groups << ", budget " << schedule.budget_tokens << ", noise " << schedule.draft_noise;
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
         << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")

@@ -47,6 +47,14 @@ void StateStores::copy(Group& group, CopyPlan plan) const {
   group.copier.copy_shifted(stream_, copies);
 }
 
+void StateStores::forget(std::int32_t first, std::int32_t count) {
+  std::vector<SlotId> slots;
+  for (std::int32_t slot = first; slot < std::min(first + count, groups_[0].store.slots()); ++slot)
+    slots.emplace_back(slot);
+  groups_[0].copier.clear_slots(stream_, slots);
+  stream_.synchronize();
+}
+
 std::int64_t StateStores::before(const PassPlan& plan) {
   if (!plan.scrub.scratch.empty()) scratch_->copier.clear_slots(stream_, plan.scrub.scratch);
   std::int64_t count = 0;

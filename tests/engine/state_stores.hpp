@@ -35,6 +35,8 @@ class StateStores {
   std::int64_t before(const PassPlan& plan);
   /// Carries out the work after a pass; returns the number of copies.
   std::int64_t after(const PassCommit& commit);
+  /// Slots lose their content.
+  void forget(std::int32_t first, std::int32_t count);
   void read(std::span<const RowState> states, ModelState& state);
   /// The pass has computed the state after `done` tokens of a row.
   void wrote(const Row& row, std::span<const RowState> states, std::int64_t done, const ModelState& state);
