@@ -23,6 +23,8 @@ HINTS = [("told of last turns", ["--hint-last-turns"]), ("told of tool calls", [
 GENERATED = ["chat", "agent", "shared-prompt"]
 ENDS = [("`passes`", []), ("tail", ["--tail"]), ("tail and names", ["--tail", "--breakpoints"])]
 SMALL_GIB = [8, 16, 24, 32]
+ARENA_GIB = [32, 64, 128]
+WALLS = [0.1, 0.2, 0.3, 0.4, 0.47, 0.6, 0.8]  # shares of states; 0.47 is SGLang's default
 ORDERS = [("least recently used", "lru"), ("gdsf", "gdsf"), ("hix", "hix")]
 KV_FOR_EVERYTHING = 2_000_000  # blocks: more than a trace has
 
@@ -189,8 +191,32 @@ def ends_table(replay):
     return table(heads([(name, workload, [64, 256, 1024]) for name, workload in columns], ""), rows)
 
 
+def arena_table(replay):
+    """One memory in four ways: bytes that are counted together, an arena, and walls."""
+    workloads = [("chat", "conversation"), ("agents", "agent_sessions")] if replay.traces else []
+    columns = [(name, workload, ARENA_GIB) for name, workload in [*workloads, ("g. chat", "chat")]]
+    ways = {"counted together": [], "arena": ["--arena", "2048"],
+            **{f"walls {share}": ["--walls", str(share)] for share in WALLS}}
+    rows = []
+    for cache, policies in (("slots", ["slots-lru", "slots-gdsf", "slots-hix"]), ("tree", ["node-lru", "gdsf", "hix"])):
+        found = [{way: replay.swept(workload, sizes, "--cache", cache, *options) for way, options in ways.items()}
+                 for _, workload, sizes in columns]
+
+        def row(label, value):
+            return [label, *(value(cells, gib) for cells, (_, _, sizes) in zip(found, columns) for gib in sizes)]
+
+        for policy in policies:
+            for way in ("counted together", "arena", "walls 0.47"):
+                rows.append(row(f"{cache}, {policy.removeprefix('slots-')}, {way}",
+                                lambda cells, gib, way=way, policy=policy: f"{cells[way][policy, gib]:.2f}"))
+            best = lambda cells, gib, policy=policy: max((cells[f"walls {share}"][policy, gib], share) for share in WALLS)
+            rows.append(row(f"{cache}, {policy.removeprefix('slots-')}, best walls",
+                            lambda cells, gib, best=best: "{:.2f} ({:g})".format(*best(cells, gib))))
+    return table(heads(columns, " GiB"), rows)
+
+
 TABLES = {"budget": budget_table, "cells": cell_table, "small": small_state_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
-          "tree": tree_table, "ends": ends_table}
+          "tree": tree_table, "ends": ends_table, "arena": arena_table}
 
 
 def main():

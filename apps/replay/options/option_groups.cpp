@@ -181,7 +181,6 @@ void add_memory(CLI::App& app, MemoryOptions& memory, std::string& policy) {
   as_bytes(*app.add_option("--memory", memory.bytes, "For KV and states together (64GiB, …)"))
       .required()
       ->option_text("BYTES REQUIRED");
-  add_division(app, memory.division);
   add_cache(app, memory.cache);
   app.add_option("--policy", policy,
                  "Order of eviction. With --cache tree: every, last, branch = least recently used blocks and states, "

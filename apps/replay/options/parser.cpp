@@ -224,12 +224,17 @@ class Parser {
         choose_policy(policy_, budget_.memory.has_tiers(), budget_.memory);
       else
         check_memory(given, budget_.memory.has_tiers(), budget_.memory);
+      if (budget_.states.materialize_bytes > 0)
+        refuse(given, {"--arena"},
+               "serves prompts in many passes, whose states are not made: it needs --materialize 0");
+      if (!has_tiers(budget_.memory.policy)) refuse(given, {"--arena", "--walls"}, "is for a policy of RequestCache");
       if (budget_.states.materialize_bytes > 0 && budget_.disk_folder.empty())
         refuse(given, {"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
       check_speeds(given, budget_.memory, budget_.memory.host_bytes > 0, budget_.memory.has_tiers());
     });
     add_common(app, budget_.common);
     add_memory(app, budget_.memory, policy_);
+    add_division(app, budget_.memory.division);
     const auto read_disk = [this](const CLI::results_t& given) {
       const std::size_t colon = given.front().rfind(':');
       std::string bytes = given.front().substr(colon == std::string::npos ? 0 : colon + 1);

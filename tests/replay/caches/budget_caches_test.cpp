@@ -294,6 +294,48 @@ TEST_CASE("on generated workloads with little memory no simple policy wins over 
     }
 }
 
+TEST_CASE("an arena hits nearly as often as bytes that are counted together, and more often than walls") {
+  const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 1000});
+  for (const PolicyKind policy :
+       {PolicyKind::slots_lru, PolicyKind::slots_hix, PolicyKind::node_lru, PolicyKind::hix}) {
+    const auto hits = [&](std::int64_t arena_tokens, double state_share) {
+      Budget budget = qwen3_next(16 * gib);
+      budget.arena_tokens = arena_tokens;
+      budget.state_share = state_share;
+      const auto cells = sweep(workload, 1000, budget, std::array{16 * gib}, std::array{policy},
+                               compute_cost("qwen3-next-80b-a3b"), [] { return true; });
+      return 100 * cells.at(0).token_hit_rate;
+    };
+    CAPTURE(name(policy));
+    const double together = hits(0, 0);
+    const double arena = hits(2048, 0);
+    CHECK(arena > together - 3);
+    CHECK(arena > hits(0, 0.7) + 2);
+    CHECK(hits(1, 0) > together - 3);  // extents of one block
+  }
+}
+
+TEST_CASE("memory of an arena moves while it serves, and its books are right") {
+  for_each_seed(20, [](Random& random, std::uint64_t) {
+    const Workload workload = random_workload(random, 200);
+    for (const PolicyKind policy :
+         {PolicyKind::slots_lru, PolicyKind::slots_hix, PolicyKind::node_lru, PolicyKind::hix}) {
+      Budget budget{.bytes = 700, .state_bytes = 20, .kv_bytes_per_token = 1, .block_size_tokens = block_size};
+      budget.bytes = 40 * (budget.state_bytes + budget.block_bytes());
+      budget.arena_tokens = random.between(1, 3) * block_size;
+      const auto cache = make_budget_cache(policy, budget, {}, workload, true);
+      for (std::size_t i = 0; i < workload.size(); ++i) {
+        const auto blocks = workload.blocks(i);
+        serve(*cache, {blocks.begin(), blocks.end()},
+              workload.request(i).input_tokens - std::ssize(blocks) * block_size);
+        cache->check_invariants();
+      }
+      const CacheCounts counts = cache->counts();
+      CHECK(budget.used_bytes(counts.resident_blocks, counts.resident_states) <= budget.bytes);
+    }
+  });
+}
+
 TEST_CASE("the sweep's table and its JSON have the same figures") {
   const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 200});
   const std::vector<std::int64_t> budgets = {2 * gib, 16 * gib};

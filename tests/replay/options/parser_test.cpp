@@ -209,6 +209,18 @@ TEST_CASE("policies are refused where they are unknown, and where they have no t
   check_refused(nodes + "--policy last", "last has no tiers");
 }
 
+TEST_CASE("a memory is counted together, one arena, or has walls") {
+  CHECK(parsed<SweepOptions>("sweep --memory 4GiB --arena 2048").division.arena_tokens == 2048);
+  CHECK(parsed<SweepOptions>("sweep --memory 4GiB --walls 0.4").division.state_share == 0.4);
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB --arena 512 --materialize 0").memory.division.arena_tokens == 512);
+  check_refused("sweep --memory 4GiB --arena 2048 --walls 0.4", "excludes");
+  check_refused("sweep --memory 4GiB --arena 0", "--arena");
+  check_refused("sweep --memory 4GiB --walls 1", "--walls");
+  check_refused("budget --memory 4GiB --arena 512", "it needs --materialize 0");
+  check_refused("budget --memory 4GiB --policy last --walls 0.5", "is for a policy of RequestCache");
+  check_refused("size --memory 4GiB --arena 512", "--arena");
+}
+
 TEST_CASE("hints are refused where the order ignores them") {
   check_refused("--hint-sessions --slots 10", "--hint-sessions: order lru ignores hints");
   check_refused("serve --cache tree --policy gdsf --hint-continues 0.8", "--hint-continues: order gdsf ignores hints");
