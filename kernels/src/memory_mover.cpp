@@ -3,6 +3,7 @@
 
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 #include <stateport/kernels/elastic_store.hpp>
 
 #include <algorithm>
@@ -73,6 +74,17 @@ void MemoryMover::note_planned(MovePlan moves) {
 
 void MemoryMover::forget_planned(MovePlan moves) noexcept {
   for (std::size_t i = moves.size(); i-- > 0;) state(moves[i]) = is_unmap(moves[i]) ? Extent::mapped : Extent::unmapped;
+}
+
+void MemoryMover::begin(const CacheArena& arena) {
+  for (const MemoryPart part : {MemoryPart::kv, MemoryPart::states}) {
+    ElasticStore& owner = *stores_[index_of(part)];
+    for (std::int32_t extent = 0; extent < owner.extents(); ++extent) {
+      if (!arena.is_mapped(part, extent) || owner.is_mapped(extent)) continue;
+      if (!owner.map(extent)) throw OutOfMemory("MemoryMover", static_cast<std::size_t>(owner.extent().bytes), 0);
+      extents_[index_of(part)][static_cast<std::size_t>(extent)] = Extent::mapped;
+    }
+  }
 }
 
 /// A copy that the plan's unmaps wait for comes from an extent that is still there.

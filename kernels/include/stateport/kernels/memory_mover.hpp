@@ -15,6 +15,7 @@
 
 namespace stateport {
 
+class CacheArena;
 class ElasticStore;
 
 /// Carries out the memory plans of a RequestCache, between the store of its KV and that of its states.
@@ -45,6 +46,11 @@ class MemoryMover {
   MemoryMover(const MemoryMover&) = delete;
   MemoryMover& operator=(const MemoryMover&) = delete;
   ~MemoryMover();
+
+  /// Maps the extents that the cache counts as mapped: call it before the first plan. Precondition: the extents of the
+  /// arena are those of the stores. Throws InvalidArgument where a store has more of them; OutOfMemory when the
+  /// resource refuses one.
+  void begin(const CacheArena& arena);
 
   /// `stream`: the last work that uses the extents to be unmapped is on it, or ordered before it. Throws
   /// InvalidArgument for an unknown part, an extent that does not exist, a map of one that is mapped or whose unmap is
