@@ -24,7 +24,7 @@ class KvPagePool {
   [[nodiscard]] std::int64_t closed() const noexcept { return closed_pages_ * page_size_; }
   /// The page is not used; it may be closed. False for page 0 and a page that does not exist.
   [[nodiscard]] bool is_free(std::int32_t page) const noexcept {
-    return page >= 1 && page <= pages() && !is_used(state_[static_cast<std::size_t>(page)]);
+    return page >= 1 && page <= pages() && (state_[static_cast<std::size_t>(page)] & used) == 0;
   }
 
   /// Fills `out` with the first indices of ceil(out.size() / page_size) pages, or changes nothing and returns false.
@@ -48,20 +48,19 @@ class KvPagePool {
   void check_invariants() const;
 
  private:
-  enum class State : std::uint8_t { free, used, closed, used_and_closed };
+  static constexpr std::uint8_t used = 1;       ///< bit of a page's state
+  static constexpr std::uint8_t is_closed = 2;  ///< the same
 
   [[nodiscard]] std::int64_t pages() const noexcept { return static_cast<std::int64_t>(ring_.size()); }
   [[nodiscard]] std::int32_t& ring_at(std::int64_t position) noexcept {
     return ring_[static_cast<std::size_t>((first_ + position) % pages())];
   }
-  [[nodiscard]] static bool is_used(State state) noexcept {
-    return state == State::used || state == State::used_and_closed;
-  }
+  [[nodiscard]] std::uint8_t& state(std::int32_t page) noexcept { return state_[static_cast<std::size_t>(page)]; }
   void require_pages(std::int32_t first, std::int32_t count, bool closed) const;
 
   std::int32_t page_size_;
-  std::vector<std::int32_t> ring_;  ///< free pages at positions [first_, first_ + free_pages_) modulo its size
-  std::vector<State> state_;        ///< by page number
+  std::vector<std::int32_t> ring_;   ///< free pages at positions [first_, first_ + free_pages_) modulo its size
+  std::vector<std::uint8_t> state_;  ///< by page number: bits, or 0 if it is free
   std::int64_t first_ = 0;
   std::int64_t free_pages_ = 0;
   std::int64_t closed_pages_ = 0;
