@@ -27,7 +27,7 @@ void require_shape(const ExtentShape& shape, const char* count, const char* byte
 
 std::int64_t arena_headroom_bytes(const RequestCacheOptions& options) noexcept {
   const ArenaOptions& arena = slot_layout(options).arena;
-  // Measured over 36 cells of replays (docs/eviction-experiments.md): a 48th and a 128th hit less.
+  // Measured (docs/eviction-experiments.md): a 32nd and a 128th hit less, a 48th as often.
   constexpr std::int64_t part_of_arena = 64;
   return std::max(arena.bytes / part_of_arena, 2 * (arena.kv.bytes + arena.states.bytes));
 }
