@@ -19,7 +19,7 @@ void KvPagePool::reset() noexcept {
   first_ = 0;
   free_pages_ = 0;
   for (std::int32_t page = 1; page <= pages(); ++page) {
-    state(page) &= is_closed;
+    state(page) &= closed_bit;
     if (state(page) == 0) ring_[static_cast<std::size_t>(free_pages_++)] = page;
   }
   closed_pages_ = pages() - free_pages_;
@@ -30,7 +30,7 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
   if ((count + page_size_ - 1) / page_size_ > free_pages_) return false;
   for (std::int64_t done = 0; done < count;) {
     const std::int32_t page = ring_[static_cast<std::size_t>(first_)];
-    state(page) = used;
+    state(page) = used_bit;
     first_ = first_ + 1 == pages() ? 0 : first_ + 1;
     --free_pages_;
     for (std::int32_t i = 0; i < page_size_ && done < count; ++i, ++done)
@@ -42,13 +42,13 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
 void KvPagePool::release(std::span<const KvIndex> indices) {
   for (const KvIndex index : indices) {
     require(index >= page_size_ && index / page_size_ <= pages(), "indices", index, "is out of range");
-    require((state(index / page_size_) & used) != 0, "indices", index, "is in a free page");
+    require((state(index / page_size_) & used_bit) != 0, "indices", index, "is in a free page");
   }
   for (const KvIndex index : indices) {
     const std::int32_t page = index / page_size_;
     std::uint8_t& bits = state(page);
-    if ((bits & used) == 0) continue;
-    bits &= is_closed;
+    if ((bits & used_bit) == 0) continue;
+    bits &= closed_bit;
     if (bits == 0)
       ring_[static_cast<std::size_t>((first_ + free_pages_++) % pages())] = page;
     else
@@ -65,13 +65,13 @@ void KvPagePool::close(std::int32_t first, std::int32_t count) {
   }
   closed_pages_ += free_pages_ - kept;
   free_pages_ = kept;
-  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) state(page) |= is_closed;
+  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) state(page) |= closed_bit;
 }
 
 void KvPagePool::open(std::int32_t first, std::int32_t count) {
   require_pages(first, count, true);
   for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
-    state(page) &= used;
+    state(page) &= used_bit;
     if (state(page) != 0) continue;
     ring_at(free_pages_++) = page;
     --closed_pages_;
@@ -82,7 +82,7 @@ void KvPagePool::require_pages(std::int32_t first, std::int32_t count, bool clos
   require(first >= 0 && first <= pages() + 1, "first", first, "must be a page");
   require(count >= 0 && count <= pages() + 1 - first, "count", count, "must end inside the pool");
   for (std::int32_t page = std::max(first, 1); page < first + count; ++page)
-    require(((state_[static_cast<std::size_t>(page)] & is_closed) != 0) == closed, "page", page,
+    require(((state_[static_cast<std::size_t>(page)] & closed_bit) != 0) == closed, "page", page,
             closed ? "is not closed" : "is closed");
 }
 
@@ -96,7 +96,7 @@ void KvPagePool::check_invariants() const {
   }
   for (std::size_t page = 1; page < state_.size(); ++page)
     require_invariant(free[page] == (state_[page] == 0), structure, "a page is neither used nor free");
-  require_invariant(std::ranges::count(state_, is_closed) == closed_pages_, structure,
+  require_invariant(std::ranges::count(state_, closed_bit) == closed_pages_, structure,
                     "the closed pages are counted wrong");
 }
 

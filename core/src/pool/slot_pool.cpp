@@ -61,6 +61,10 @@ void SlotPool::release(std::span<const SlotId> slots) {
   }
 }
 
+bool SlotPool::is_closed(SlotId slot) const noexcept {
+  return slot.valid() && slot.value() < capacity_slots_ && books_->closed[slot.index()] != 0;
+}
+
 void SlotPool::close(std::int32_t first, std::int32_t count) {
   require_range(first, count);
   for (std::int32_t slot = first; slot < first + count; ++slot)

@@ -72,6 +72,8 @@ void require_arena(const RequestCacheOptions& options) {
   require(arena.state_share >= 0 && arena.state_share <= 1, "arena.state_share", arena.state_share,
           "must be from 0 to 1");
   const ArenaExtents least = arena_least_extents(options);
+  require(arena.kv.bytes <= arena.bytes && arena.states.bytes <= arena.bytes, "arena.bytes", arena.bytes,
+          "must hold an extent of each part");
   const auto most = INT64_MAX / 4;
   require(
       least.kv <= most / arena.kv.bytes && least.states <= most / arena.states.bytes &&

@@ -23,9 +23,9 @@ class ElasticIndex {
   virtual void open(MemoryPart part, std::int32_t first, std::int32_t count) = 0;
   /// by_extent[e]: how many numbers of [e * count, (e + 1) * count) have content that vacate() would take away.
   virtual void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) = 0;
-  /// Takes the contents of [first, first + count), which are closed, away, but for those that requests hold: KV to free
-  /// numbers, of which there are enough, by copies that it adds to `copies`; states are evicted.
-  virtual void vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) = 0;
+  /// Takes the contents of all closed numbers away, but for those that requests hold: KV to free numbers, of which
+  /// there are enough, by copies that it adds to `copies`; states are evicted. O(numbers).
+  virtual void vacate(MemoryPart part, std::vector<SlotCopy>& copies) = 0;
   /// Evicts the content of the least worth, KV or a state. False: requests hold all that there is.
   virtual bool evict_least() = 0;
   /// Evicts a checkpoint that a running request made and does not need. False: there is none.

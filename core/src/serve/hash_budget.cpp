@@ -105,23 +105,26 @@ void HashBudget::count_movable(MemoryPart part, std::int32_t count, std::span<st
   for (std::int32_t i = 0; i < numbers; ++i) by_extent[static_cast<std::size_t>(i / count)] += is_movable(part, i);
 }
 
-void HashBudget::vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) {
-  for (std::int32_t i = first; i < first + count; ++i) {
-    if (!is_movable(part, i)) continue;
-    if (part == MemoryPart::kv)
-      copies.push_back(SlotCopy::whole(i, kv_.places().move(i)));
-    else
-      static_cast<void>(allocator_.evict_slot(SlotId{i}));
+void HashBudget::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
+  if (part == MemoryPart::states) {
+    for (std::int32_t slot = 0; slot < slots_.capacity_slots(); ++slot)
+      if (slots_.is_closed(SlotId{slot})) static_cast<void>(allocator_.evict_slot(SlotId{slot}));
+    return drop_useless_of_victims();
   }
-  drop_useless_of_victims();
+  for (std::int32_t i = 0; i < kv_.pool().block_count(); ++i)
+    if (kv_.places().numbers().is_closed(i) && is_movable(part, i))
+      copies.push_back(SlotCopy::whole(i, kv_.places().move(i)));
 }
 
+/// Goes round the slots, so that a search does not begin anew with those that it could not evict.
 bool HashBudget::evict_held_state() {
-  for (std::int32_t slot = 0; slot < slots_.capacity_slots(); ++slot)
-    if (allocator_.evict_slot(SlotId{slot})) {
-      drop_useless_of_victims();
-      return true;
-    }
+  const std::int32_t slots = slots_.capacity_slots();
+  for (std::int32_t i = 0; i < slots; ++i) {
+    next_held_ = next_held_ + 1 < slots ? next_held_ + 1 : 0;
+    if (!allocator_.evict_slot(SlotId{next_held_})) continue;
+    drop_useless_of_victims();
+    return true;
+  }
   return false;
 }
 

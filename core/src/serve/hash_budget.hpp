@@ -42,7 +42,7 @@ class HashBudget final : public ElasticIndex {
   void close(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void open(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
-  void vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) override;
+  void vacate(MemoryPart part, std::vector<SlotCopy>& copies) override;
   bool evict_least() override;
   bool evict_held_state() override;
 
@@ -54,6 +54,7 @@ class HashBudget final : public ElasticIndex {
   SlotPool& slots_;
   SlotAllocator& allocator_;
   bool shares_;                   ///< KV and states share one memory
+  std::int32_t next_held_ = 0;    ///< slot at which evict_held_state() goes on
   std::vector<BlockId> victims_;  ///< whose states were evicted since the last drop_useless_of_victims()
 };
 

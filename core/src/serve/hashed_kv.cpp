@@ -99,10 +99,12 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
 }
 
 /// In an arena: makes room for these blocks. Whatever is worth the least is evicted, not the KV that was used longest
-/// ago: memory follows.
+/// ago, because memory follows. Nothing is evicted if that cannot be enough: then memory has to come from the states
+/// first.
 bool HashedKv::find_places(std::int64_t blocks) {
   if (!places_.in_arena()) return true;
   book_.note_lack(MemoryPart::kv, blocks - places_.numbers().available());
+  if (places_.numbers().available() + pool_.cached_blocks() < blocks) return false;
   while (places_.numbers().available() < blocks)
     if (!book_.elastic->evict_least()) return false;
   return true;

@@ -15,6 +15,13 @@ namespace {
 
 /// A lack that does not come again is forgotten after this number of decisions: its request may have ended.
 constexpr std::int32_t lack_decisions_max = 16;
+/// After this number of refused maps no more are asked for until memory was given back: one extent may be at fault, but
+/// not two.
+constexpr std::int32_t refusals_max = 2;
+
+std::size_t index_of(MemoryPart part) noexcept {
+  return static_cast<std::size_t>(part);
+}
 
 }  // namespace
 
@@ -71,6 +78,10 @@ void MemoryArena::enter(Part& part, std::int32_t extent, Extent state) noexcept 
   now = state;
 }
 
+bool MemoryArena::can_map() const noexcept {
+  return refusals_ < refusals_max;
+}
+
 std::int64_t MemoryArena::unassigned_bytes() const noexcept {
   std::int64_t bytes = bytes_;
   for (const Part& part : parts_)
@@ -88,23 +99,25 @@ std::int64_t MemoryArena::free_bytes() const noexcept {
 }
 
 void MemoryArena::note_lack(MemoryPart name, std::int32_t numbers) noexcept {
-  Part& part = parts_[static_cast<std::size_t>(name)];
+  Part& part = parts_[index_of(name)];
   part.lack = std::max(part.lack, numbers);
   part.lack_age = 0;
 }
 
-/// If a request has no room, the numbers that are free in the part that lacks some are no help: they were not enough.
-void MemoryArena::make_room(bool urgent) {
+/// If a request has no room, the numbers that are free in that part are no help: they were not enough. Extents are
+/// given as a whole.
+void MemoryArena::make_room(std::optional<MemoryPart> without_room) {
   const auto is_there = [&] {
-    std::int64_t wanted = 0;
-    for (const Part& part : parts_) {
-      const bool lacks = urgent && part.lack > 0;
-      wanted += part.bytes_of(std::int64_t{lacks ? index_.free_numbers(part.name) : part.low} + part.lack);
-      if (urgent) wanted += part.shape.bytes;  // extents are given as a whole
+    std::int64_t wanted = headroom_bytes_;
+    if (without_room) {
+      const Part& part = parts_[index_of(*without_room)];
+      const Part& other = parts_[1 - index_of(*without_room)];
+      const std::int64_t of_part = part.bytes_of(std::int64_t{index_.free_numbers(part.name)} + part.lack);
+      wanted = std::max(wanted, of_part + part.shape.bytes + other.bytes_of(other.low) + other.shape.bytes);
     }
-    return free_bytes() >= std::max(wanted, headroom_bytes_);
+    return free_bytes() >= wanted;
   };
-  while (!is_there() && (index_.evict_least() || (urgent && index_.evict_held_state()))) {
+  while (!is_there() && (index_.evict_least() || (without_room && index_.evict_held_state()))) {
   }
 }
 
@@ -124,22 +137,23 @@ std::int32_t MemoryArena::spare_extents(const Part& part) const noexcept {
   return std::clamp(free / part.shape.count, 0, std::max(part.count(Extent::mapped) - part.least, 0));
 }
 
-/// Extents of states are taken before those of KV: nothing may evict KV that the call has just moved, because tiers
-/// would store it from its new place before it is there.
-void MemoryArena::balance(bool urgent) {
+/// KV is the last to move: nothing may evict KV that this call has moved, because tiers would store it from a place
+/// that it is copied to after their transfers.
+void MemoryArena::balance(std::optional<MemoryPart> without_room) {
   for (Part& part : parts_)
-    if (urgent && part.lack_age > 0) part.lack = 0;  // it had room in the end
-  make_room(urgent);
+    if (without_room && (part.lack_age > 0 || part.name != *without_room)) part.lack = 0;  // it had room in the end
+  make_room(without_room);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
     Part& other = parts_[1 - i];
+    if (without_room && part.name != *without_room) continue;
     const std::int32_t missing = missing_extents(part);
     age_lack(part);
     if (missing == 0) continue;
     map(part, missing);
     const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
     const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
-                                (can_map_ ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
+                                (can_map() ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
     if (bytes > coming) give(other, bytes - coming);
   }
 }
@@ -148,12 +162,15 @@ void MemoryArena::age_lack(Part& part) noexcept {
   if (++part.lack_age > lack_decisions_max) part.lack = 0;
 }
 
+/// Tries the extents with the lowest numbers first, but for one that the system has refused: that may stay refused.
 void MemoryArena::map(Part& part, std::int32_t extents) {
-  for (std::size_t e = 0; e < part.extents.size() && extents > 0; ++e) {
-    if (!can_map_ || unassigned_bytes() < part.shape.bytes) return;
-    if (part.extents[e] != Extent::unmapped) continue;
-    enter(part, static_cast<std::int32_t>(e), Extent::mapping);
-    decide(MemoryMove::Kind::map, part, static_cast<std::int32_t>(e));
+  const auto all = static_cast<std::int32_t>(part.extents.size());
+  for (std::int32_t i = 0; i < all && extents > 0; ++i) {
+    const std::int32_t e = part.try_first + i < all ? part.try_first + i : part.try_first + i - all;
+    if (!can_map() || unassigned_bytes() < part.shape.bytes) return;
+    if (part.extents[static_cast<std::size_t>(e)] != Extent::unmapped) continue;
+    enter(part, e, Extent::mapping);
+    decide(MemoryMove::Kind::map, part, e);
     part.lack = std::max(part.lack - part.shape.count, 0);
     --extents;
   }
@@ -165,14 +182,18 @@ void MemoryArena::give(Part& from, std::int64_t bytes) {
   chosen_.clear();
   for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && std::ssize(chosen_) < wanted; --e)
     if (from.extents[static_cast<std::size_t>(e)] == Extent::mapped && is_empty(from, e)) choose(from, e);
+  if (std::ssize(chosen_) < wanted) {
+    movable_.resize(from.extents.size());
+    index_.count_movable(from.name, from.shape.count, movable_);
+  }
   while (std::ssize(chosen_) < wanted) {
     const std::optional<std::int32_t> extent = emptiest(from);
     if (!extent) break;
     choose(from, *extent);
   }
   // All are closed by now, so that no content moves from one of them to another.
+  index_.vacate(from.name, kv_copies_);
   for (const std::int32_t e : chosen_) {
-    index_.vacate(from.name, from.first(e), from.size(e), kv_copies_);
     require_invariant(is_empty(from, e), "MemoryArena", "an extent keeps content");
     decide(MemoryMove::Kind::unmap, from, e);
   }
@@ -197,9 +218,7 @@ bool MemoryArena::is_empty(const Part& part, std::int32_t extent) const {
 }
 
 /// The mapped extent with the least content among those of which no request holds a number. None: there is none.
-std::optional<std::int32_t> MemoryArena::emptiest(Part& part) {
-  movable_.resize(part.extents.size());
-  index_.count_movable(part.name, part.shape.count, movable_);
+std::optional<std::int32_t> MemoryArena::emptiest(const Part& part) const {
   std::optional<std::int32_t> best;
   for (std::int32_t e = 0; std::cmp_less(e, part.extents.size()); ++e) {
     const std::int32_t content = movable_[static_cast<std::size_t>(e)];
@@ -218,6 +237,11 @@ void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t e
   outstanding_.push_back(moves_.back());
 }
 
+MemoryPlan MemoryArena::take() {
+  if (std::exchange(is_taken_, true)) return {};
+  return {.kv_copies = kv_copies_, .moves = moves_};
+}
+
 void MemoryArena::settle(std::uint64_t id, bool done) {
   const auto at = std::ranges::find(outstanding_, id, &MemoryMove::id);
   require(at != outstanding_.end(), "move", id, "is not under way");
@@ -226,9 +250,12 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
   Part& part = parts_[static_cast<std::size_t>(move.part)];
   const bool unmaps = move.kind == MemoryMove::Kind::unmap;
   refused_ += !done;
+  if (unmaps || done) refusals_ = 0;
   if (unmaps == done) {
     enter(part, move.extent, Extent::unmapped);
-    can_map_ = unmaps;
+    if (unmaps) return;
+    ++refusals_;
+    part.try_first = move.extent + 1 == static_cast<std::int32_t>(part.extents.size()) ? 0 : move.extent + 1;
     return;
   }
   enter(part, move.extent, Extent::mapped);

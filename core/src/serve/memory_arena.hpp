@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace stateport::detail {
@@ -33,8 +34,9 @@ class MemoryArena final : public CacheArena {
   /// it is. Both must outlive this.
   MemoryArena(const RequestCacheOptions& options, ElasticIndex& index, TenantMarks* marks);
 
-  /// The answer of a call begins: it names no moves yet.
+  /// A call begins: forgets the plan, if it was taken.
   void begin_call() noexcept {
+    if (!std::exchange(is_taken_, false)) return;
     moves_.clear();
     kv_copies_.clear();
   }
@@ -42,13 +44,16 @@ class MemoryArena final : public CacheArena {
   /// the request has no room.
   void note_lack(MemoryPart part, std::int32_t numbers) noexcept;
   /// Evicts until the headroom is there, or requests hold all content.
-  void make_room(bool urgent = false);
-  /// The same, and decides moves. `urgent`: a request has no room, so that checkpoints of running requests are evicted,
-  /// too, if nothing else is left. O(1) without a move; a move looks at the numbers of one part.
-  void balance(bool urgent);
+  void make_room(std::optional<MemoryPart> without_room = std::nullopt);
+  /// The same, and decides moves. `without_room`: a request found no room there. Then checkpoints of running requests
+  /// are evicted, too, if nothing else is left, and only that part gets memory; KV does not move for other KV. O(1)
+  /// without a move; a move looks at the numbers of one part.
+  void balance(std::optional<MemoryPart> without_room = std::nullopt);
+  [[nodiscard]] CopyPlan kv_copies() const noexcept { return kv_copies_; }
   /// By KV block: where its content is copied to by the plan; -1: nowhere.
   [[nodiscard]] std::span<const std::int32_t> moved_to();
-  [[nodiscard]] MemoryPlan plan() const noexcept { return {.kv_copies = kv_copies_, .moves = moves_}; }
+
+  [[nodiscard]] MemoryPlan take() override;
 
   void settle(std::uint64_t move, bool done) override;
   [[nodiscard]] bool is_mapped(MemoryPart part, std::int32_t extent) const override;
@@ -66,6 +71,7 @@ class MemoryArena final : public CacheArena {
     std::array<std::int32_t, 4> in_state = {};  ///< extents, by Extent
     std::int32_t least = 0;                     ///< extents that stay mapped
     std::int32_t low = 0;                       ///< numbers; fewer free ones are too few
+    std::int32_t try_first = 0;                 ///< the extent that is tried first
     std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
     std::int32_t lack = 0;                      ///< numbers that the part is to get beside
     std::int32_t lack_age = 0;                  ///< decisions since it was noted
@@ -81,6 +87,7 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] Part make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers, std::int64_t least);
   void map_at_start(Part& part, std::int32_t extents);
   void enter(Part& part, std::int32_t extent, Extent state) noexcept;
+  [[nodiscard]] bool can_map() const noexcept;
   [[nodiscard]] std::int64_t unassigned_bytes() const noexcept;
   [[nodiscard]] std::int64_t free_bytes() const noexcept;
   [[nodiscard]] std::int32_t missing_extents(const Part& part) const noexcept;
@@ -89,7 +96,7 @@ class MemoryArena final : public CacheArena {
   void map(Part& part, std::int32_t extents);
   void give(Part& from, std::int64_t bytes);
   void choose(Part& from, std::int32_t extent);
-  [[nodiscard]] std::optional<std::int32_t> emptiest(Part& part);
+  [[nodiscard]] std::optional<std::int32_t> emptiest(const Part& part) const;
   void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
   void age_lack(Part& part) noexcept;
 
@@ -106,7 +113,8 @@ class MemoryArena final : public CacheArena {
   std::vector<std::int32_t> chosen_;     ///< extents
   std::uint64_t last_move_ = 0;
   std::int64_t refused_ = 0;
-  bool can_map_ = true;  ///< no map was refused since memory was given back
+  std::int32_t refusals_ = 0;  ///< of maps, since one was done or memory was given back
+  bool is_taken_ = false;      ///< the plan was answered
 };
 
 }  // namespace stateport::detail

@@ -158,7 +158,9 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   if (kv_.allocate(fresh)) return true;
   book_.note_lack(MemoryPart::kv, (std::ssize(fresh) - kv_.available()) / options_.block_size_tokens);
   if (book_.slots.arena.bytes > 0) {
-    while (std::ssize(fresh) > kv_.available() && evict_least()) {
+    // Whatever is worth the least, unless that cannot be enough: then memory has to come from the states first.
+    const bool can_be_enough = std::ssize(fresh) <= kv_.available() + tree_.sizes().evictable_tokens;
+    while (can_be_enough && std::ssize(fresh) > kv_.available() && evict_least()) {
     }
   } else {
     evict({.tokens = std::ssize(fresh)});
@@ -328,14 +330,15 @@ void RadixKv::count_movable(MemoryPart part, std::int32_t count, std::span<std::
         !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller && slots.lock_count(SlotId{i}) == 0;
 }
 
-void RadixKv::vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) {
+void RadixKv::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
   if (part == MemoryPart::states) {
     freed_.clear();
-    tree_.evict_states(first, count, freed_);
+    tree_.evict_closed_states(freed_);
     return reclaim(freed_);
   }
   const std::int32_t page_size = options_.block_size_tokens;
-  const auto move = [&](std::int32_t page) {
+  const auto new_page = [&](std::int32_t page) {
+    if (!kv_.is_closed(page)) return page;
     KvIndex fresh = 0;
     const bool found = kv_.allocate({&fresh, 1});
     require_invariant(found, "RadixKv", "a page finds no memory");
@@ -344,7 +347,7 @@ void RadixKv::vacate(MemoryPart part, std::int32_t first, std::int32_t count, st
     copies.push_back(SlotCopy::whole(page, fresh / page_size));
     return fresh / page_size;
   };
-  tree_.move_pages(first, count, std::ref(move));  // a reference needs no memory
+  tree_.move_pages(std::ref(new_page));  // a reference needs no memory
 }
 
 void RadixKv::on_kv_event(const KvEvent& event) {

@@ -93,7 +93,7 @@ class RadixKv final : public ElasticIndex {
   void close(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void open(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
-  void vacate(MemoryPart part, std::int32_t first, std::int32_t count, std::vector<SlotCopy>& copies) override;
+  void vacate(MemoryPart part, std::vector<SlotCopy>& copies) override;
   bool evict_least() override { return evict({.bytes = 1}); }
   bool evict_held_state() override { return evict({.states = 1}); }
 

@@ -129,7 +129,7 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
   plan.transfers = take_transfers();
-  if (arena_) plan.memory = arena_->plan();
+  if (arena_) plan.memory = arena_->take();
   return plan;
 }
 
@@ -142,21 +142,24 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   book_.passes.push();
   if (pass.ready) place_busy_rows(pass);
-  if (arena_ && pass.without_room > 0 && !inserts) move_memory(true);
+  if (arena_ && pass.without_room > 0) move_memory(MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
 }
 
 /// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
-void RequestLife::move_memory(bool urgent) {
+void RequestLife::move_memory(std::optional<MemoryPart> without_room) {
   for (std::size_t part = 0; part < book_.lack.size(); ++part)
     if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
       arena_->note_lack(static_cast<MemoryPart>(part), numbers);
-  arena_->balance(urgent);
-  if (const CopyPlan copies = arena_->plan().kv_copies; !copies.empty()) {
-    book_.news.kv_moved(arena_->moved_to());
-    if (marks_) marks_->kv_moved(copies);
-  }
+  arena_->balance(without_room);
+}
+
+/// After tiers have answered: their transfers come before the copies of KV, and read it from where it lay.
+void RequestLife::note_moved_kv() {
+  if (arena_->kv_copies().empty()) return;
+  book_.news.kv_moved(arena_->moved_to());
+  if (marks_) marks_->kv_moved(arena_->kv_copies());
 }
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
@@ -294,9 +297,12 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
   PassCommit commit = take_commit();
-  if (arena_) move_memory(false);
-  if (arena_) commit.memory = arena_->plan();
+  if (arena_) move_memory();
   if (tiers_) tiers_->end_call();
+  if (arena_) {
+    note_moved_kv();
+    commit.memory = arena_->take();
+  }
   return commit;
 }
 

@@ -66,7 +66,8 @@ class RequestLife final : public RequestCache {
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   void count_breakpoints(const RowPlan& row);
   [[nodiscard]] PassCommit take_commit();
-  void move_memory(bool urgent);
+  void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
+  void note_moved_kv();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;

@@ -162,19 +162,19 @@ void PrefixTree::count_unlocked_pages(std::int32_t extent_pages, std::span<std::
   detail::count_unlocked_pages(*impl_, extent_pages, by_extent);
 }
 
-void PrefixTree::move_pages(std::int32_t first, std::int32_t count,
-                            const std::function<std::int32_t(std::int32_t)>& new_page) {
-  impl_->move_pages(first, count, new_page);
+void PrefixTree::move_pages(const std::function<std::int32_t(std::int32_t)>& new_page) {
+  impl_->move_pages(new_page);
 }
 
-EvictResult PrefixTree::evict_states(std::int32_t first, std::int32_t count, Freed& freed) {
-  require(first >= 0 && first <= slots().capacity_slots(), "first", first, "must be a slot");
-  require(count >= 0 && count <= slots().capacity_slots() - first, "count", count, "must end inside the pool");
+EvictResult PrefixTree::evict_closed_states(Freed& freed) {
   EvictResult result;
-  for (std::int32_t i = first; i < first + count; ++i) {
+  const SlotPool& pool = slots();
+  for (std::int32_t i = 0; i < pool.capacity_slots(); ++i) {
     const SlotId slot{i};
-    if (slots().is_free(slot) || slots().owner(slot) == SlotPool::caller || slots().lock_count(slot) > 0) continue;
-    impl_->drop_state(static_cast<std::uint32_t>(slots().owner(slot)), freed);
+    if (!pool.is_closed(slot) || pool.is_free(slot) || pool.owner(slot) == SlotPool::caller ||
+        pool.lock_count(slot) > 0)
+      continue;
+    impl_->drop_state(static_cast<std::uint32_t>(pool.owner(slot)), freed);
     ++result.states;
   }
   return result;

@@ -18,8 +18,7 @@ void count_unlocked_pages(const RadixTree& tree, std::int32_t extent_pages, std:
   }
 }
 
-void RadixTree::move_pages(std::int32_t first, std::int32_t count,
-                           const std::function<std::int32_t(std::int32_t)>& new_page) {
+void RadixTree::move_pages(const std::function<std::int32_t(std::int32_t)>& new_page) {
   const auto page_size = static_cast<std::size_t>(options_.page_size);
   for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
     if (nodes_[node].pages == 0 || nodes_[node].full_lock > 0) continue;
@@ -27,10 +26,11 @@ void RadixTree::move_pages(std::int32_t first, std::int32_t count,
     const std::span<KvIndex> kv(const_cast<KvIndex*>(held.data()), held.size());  // of nodes_, which are not const
     for (std::size_t i = 0; i < kv.size(); i += page_size) {
       const std::int32_t page = kv[i] / options_.page_size;
-      if (page < first || page - first >= count) continue;
+      const std::int32_t moved_to = new_page(page);
+      if (moved_to == page) continue;
       const std::span<KvIndex> moved = kv.subspan(i, page_size);
       kv_.remove(moved);
-      std::iota(moved.begin(), moved.end(), new_page(page) * options_.page_size);
+      std::iota(moved.begin(), moved.end(), moved_to * options_.page_size);
       kv_.add(moved);
     }
   }

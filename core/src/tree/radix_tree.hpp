@@ -43,7 +43,7 @@ class RadixTree {
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
   /// See PrefixTree.
-  void move_pages(std::int32_t first, std::int32_t count, const std::function<std::int32_t(std::int32_t)>& new_page);
+  void move_pages(const std::function<std::int32_t(std::int32_t)>& new_page);
 
   /// Pins the path, and the state that the node has or gets. Not the root.
   void lock(std::uint32_t node) noexcept;

@@ -112,6 +112,9 @@ class FrugalCache final : public RequestCache {
         FAIL("settle() allocated");
       }
     }
+    MemoryPlan take() override {
+      return frugal([&] { return arena_.take(); });
+    }
     bool is_mapped(MemoryPart part, std::int32_t extent) const override { return arena_.is_mapped(part, extent); }
     ArenaUsage usage() const noexcept override { return arena_.usage(); }
 

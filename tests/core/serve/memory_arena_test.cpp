@@ -11,9 +11,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace stateport {
@@ -209,6 +213,245 @@ TEST_CASE("no request finds less room than walls would give it, once the moves a
   }
 }
 
+namespace {
+
+void settle_all(RequestCache& cache, const MemoryPlan& plan) {
+  for (const MemoryMove& move : plan.moves) cache.arena()->settle(move.id, true);
+}
+
+/// Serves prompts of which each ends while the next one runs, and counts stores of KV blocks that copies of the same
+/// answer write: transfers come before them.
+std::int64_t misread_stores(Random& random, Combination index, std::int64_t& stores, std::int64_t& copies) {
+  RequestCacheOptions options = arena_options(index);
+  slots(options).arena.kv = {4, 160};
+  options.tiers.file_bytes = 1'000'000;
+  options.tiers.write_through = true;
+  const auto cache = make_request_cache(options);
+  std::optional<RequestId> last;
+  std::vector<TransferResult> under_way;
+  std::int64_t misread = 0;
+  const auto take = [&](TransferPlan plan) {
+    for (const Transfer& transfer : plan)
+      if (transfer.kind != Transfer::Kind::drop) under_way.push_back({.id = transfer.id});
+  };
+  for (int step = 0; step < 300; ++step) {
+    const std::vector<Token> tokens = repeated(random.between32(1, 40), random.between(1, 5) * block);
+    const auto started = cache->start({.tokens = tokens, .search = PromptSearch::device});
+    REQUIRE(started);
+    take(started->transfers);
+    const PassRow row{.request = started->request,
+                      .tokens = static_cast<std::int32_t>(std::ssize(tokens) - started->reused_tokens)};
+    const PassPlan plan = cache->plan({&row, 1});
+    take(plan.transfers);
+    settle_all(*cache, plan.memory);
+    REQUIRE(plan.rows_without_room == 0);
+    if (last) take(cache->preempt(*last).transfers);
+    const std::int32_t none = 0;
+    const PassCommit commit = cache->commit(plan.pass, {&none, 1}, {});
+    for (const Transfer& transfer : commit.transfers) {
+      if (transfer.kind != Transfer::Kind::store || transfer.image.content != CacheContent::kv_block) continue;
+      ++stores;
+      misread += std::ranges::count(commit.memory.kv_copies, transfer.place, &SlotCopy::dst_slot);
+    }
+    copies += std::ssize(commit.memory.kv_copies);
+    take(commit.transfers);
+    settle_all(*cache, commit.memory);
+    last = started->request;
+    take(cache->tiers()->settle(std::exchange(under_way, {})).transfers);
+  }
+  return misread;
+}
+
+}  // namespace
+
+TEST_CASE("a store never reads KV from a place that it has yet to be copied to") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t stores = 0;
+    std::int64_t copies = 0;
+    std::uint64_t seeds = 0;
+    for_each_seed(150, [&](Random& random, std::uint64_t) {
+      REQUIRE(misread_stores(random, index, stores, copies) == 0);
+      ++seeds;
+    });
+    if (seeds < 150) continue;
+    if (index == Combination::tree_slots) CHECK(stores > 1000);  // by hash an end flushes what is to be written
+    CHECK(copies > 100);
+  }
+}
+
+namespace {
+
+struct EvictedForRoom {
+  std::int64_t without_room = 0;  ///< plans
+  std::int64_t states = 0;        ///< there before such plans
+  std::int64_t lost = 0;          ///< of these
+};
+
+/// Prompts of many states, more than fit: how many states are evicted to make room for KV.
+void evict_for_room(Random& random, Combination index, EvictedForRoom& counts) {
+  RequestCacheOptions options = arena_options(index);
+  options.max_requests = 4;
+  options.max_request_tokens = 96;
+  options.kv_tokens = std::int64_t{block} * 140;
+  slots(options).checkpoints = 140;
+  slots(options).placement = CheckpointPlacement::every;
+  slots(options).separate_checkpoints = random.chance(50);
+  slots(options).arena.bytes = 140 * 40;
+  slots(options).arena.state_share = static_cast<double>(random.between(5, 7)) / 10;
+  const auto cache = make_request_cache(options);
+  std::map<RequestId, std::int64_t> prompts;
+  Token fresh = 10;
+  for (int step = 0; step < 100; ++step) {
+    const std::vector<Token> tokens = repeated(++fresh, random.between(40, 95));
+    if (random.chance(80))
+      if (const auto started = cache->start({.tokens = tokens})) prompts[started->request] = std::ssize(tokens);
+    std::vector<PassRow> rows;
+    for (const auto& [id, length] : prompts)
+      if (cache->computed(id) < length)
+        rows.push_back({.request = id, .tokens = static_cast<std::int32_t>(length - cache->computed(id))});
+    if (!rows.empty()) {
+      const std::int64_t before = cache->usage().states;
+      PassPlan plan = cache->plan(rows);
+      settle_all(*cache, plan.memory);
+      if (plan.rows_without_room > 0) {
+        ++counts.without_room;
+        counts.states += before;
+        counts.lost += std::max<std::int64_t>(before - cache->usage().states, 0);
+      }
+      for (int tries = 0; plan.rows_without_room > 0 && tries < 4; ++tries) {
+        cache->cancel(plan.pass);
+        plan = cache->plan(rows);
+        settle_all(*cache, plan.memory);
+      }
+      const std::vector<std::int32_t> none(rows.size(), 0);
+      settle_all(*cache, cache->commit(plan.pass, none, {}).memory);
+    }
+    for (auto at = prompts.begin(); at != prompts.end();) {
+      const auto ended = at++;
+      if (!random.chance(30)) continue;
+      cache->finish(ended->first);
+      prompts.erase(ended);
+    }
+    cache->check_invariants();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a row without room evicts no more states than it needs the memory of") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    EvictedForRoom counts;
+    std::uint64_t seeds = 0;
+    for_each_seed(100, [&](Random& random, std::uint64_t) {
+      evict_for_room(random, index, counts);
+      ++seeds;
+    });
+    if (seeds < 100) continue;
+    CHECK(counts.without_room > 50);
+    CHECK(2 * counts.lost < counts.states);
+  }
+}
+
+TEST_CASE("an extent that the system always refuses costs the cache that extent alone") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    std::array<std::int64_t, 2> mapped = {};
+    for (const bool bad : {false, true}) {
+      const auto cache = make_request_cache(arena_options(index));
+      std::optional<std::int32_t> bad_extent;
+      const auto settle = [&](const MemoryPlan& plan) {
+        for (const MemoryMove& move : plan.moves) {
+          const bool map = move.kind == MemoryMove::Kind::map && move.part == MemoryPart::kv;
+          if (bad && map && !bad_extent) bad_extent = move.extent;
+          cache->arena()->settle(move.id, !map || bad_extent != move.extent);
+        }
+      };
+      for (std::int32_t name = 1; name < 400; ++name) {
+        const auto tokens = repeated(name, 21);
+        const auto started = cache->start({.tokens = tokens});
+        REQUIRE(started);
+        const PassRow row{.request = started->request, .tokens = 21};
+        const PassPlan plan = cache->plan({&row, 1});
+        REQUIRE(plan.rows_without_room == 0);
+        settle(plan.memory);
+        const std::int32_t none = 0;
+        settle(cache->commit(plan.pass, {&none, 1}, {}).memory);
+        cache->finish(started->request);
+      }
+      const ArenaUsage usage = cache->arena()->usage();
+      mapped[bad] = usage.kv_bytes + usage.state_bytes;
+      CHECK((usage.refused_moves > 0) == bad);
+    }
+    CHECK(mapped[1] > mapped[0] - 5 * 40);
+  }
+}
+
+TEST_CASE("an insert that finds no room makes some by moves that take() answers") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = arena_options(index);
+    options.max_requests = 10;
+    const auto cache = make_request_cache(options);
+    for (std::int32_t name = 100; name < 110; ++name) {
+      const auto tokens = repeated(name, 24);
+      const auto started = cache->start({.tokens = tokens});
+      REQUIRE(started);
+      int tries = 0;
+      for (bool done = false; !done; ++tries) {
+        REQUIRE(tries < 4);
+        const auto inserted = cache->insert(started->request, 24);
+        settle_all(*cache, inserted ? inserted->commit.memory : cache->arena()->take());
+        CHECK(cache->arena()->take().moves.empty());
+        done = inserted.has_value();
+      }
+    }
+  }
+}
+
+TEST_CASE("a cache in an arena is reset with moves under way, and may have no checkpoints") {
+  std::int64_t resets = 0;
+  std::uint64_t seeds = 0;
+  for (const Combination index : slot_combinations)
+    for_each_seed(60, [&](Random& random, std::uint64_t) {
+      ++seeds;
+      RequestCacheOptions options = arena_options(index);
+      slots(options).separate_checkpoints = random.chance(50);
+      slots(options).arena.kv = {2, 80};
+      options.scrub = random.chance(50);
+      if (!slots(options).separate_checkpoints && random.chance(20)) slots(options).checkpoints = 0;
+      const auto cache = make_request_cache(options);
+      std::vector<std::uint64_t> moves;
+      const auto take = [&](const MemoryPlan& plan) {
+        for (const MemoryMove& move : plan.moves) moves.push_back(move.id);
+      };
+      for (int step = 0; step < 200; ++step) {
+        const auto tokens = repeated(random.between32(1, 40), random.between(1, 24));
+        const auto started = cache->start({.tokens = tokens});
+        REQUIRE(started);
+        const PassRow row{.request = started->request,
+                          .tokens = static_cast<std::int32_t>(std::ssize(tokens) - started->reused_tokens)};
+        const PassPlan plan = cache->plan({&row, 1});
+        take(plan.memory);
+        const std::int32_t none = 0;
+        take(cache->commit(plan.pass, {&none, 1}, {}).memory);
+        cache->finish(started->request);
+        if (random.chance(10)) {
+          resets += !moves.empty();
+          cache->reset();
+        }
+        cache->check_invariants();
+        while (!moves.empty() && random.chance(40)) {
+          cache->arena()->settle(moves.back(), !random.chance(10));
+          moves.pop_back();
+          cache->check_invariants();
+        }
+      }
+    });
+  if (seeds >= 120) CHECK(resets > 100);
+}
+
 TEST_CASE("an arena that no cache can have is refused by name") {
   const auto refused = [](const char* name, auto change) {
     RequestCacheOptions options = arena_options(Combination::hash_slots);
@@ -222,6 +465,9 @@ TEST_CASE("an arena that no cache can have is refused by name") {
   refused("arena.states.count = -1", [](SlotLayout& slots) { slots.arena.states.count = -1; });
   refused("arena.states.bytes = 0", [](SlotLayout& slots) { slots.arena.states.bytes = 0; });
   refused("arena.state_share = 1.5", [](SlotLayout& slots) { slots.arena.state_share = 1.5; });
+  refused("arena.bytes = 1000", [](SlotLayout& slots) {
+    slots.arena = {.bytes = 1000, .kv = {1000, INT64_MAX / 4}, .states = {1000, INT64_MAX / 4}};
+  });
   refused("budget_bytes = 7", [](SlotLayout& slots) { slots.budget_bytes = 7; });
 }
 

@@ -337,6 +337,7 @@ void RandomEngine::insert() {
   const std::optional<InsertedPrefix> inserted = cache_->insert(id, tokens);
   if (inserted) begin(inserted->plan.transfers);
   REQUIRE(cache_->computed(id) == (inserted ? tokens : first));
+  if (!inserted && arena_) arena_->begin(cache_->arena()->take());
   if (!inserted) return;
   ++inserts;
   const RowPlan& row = inserted->plan.rows[0];
@@ -397,8 +398,8 @@ void RandomEngine::plan() {
     }
   }
   const PassPlan plan = cache_->plan(rows);
-  if (arena_) arena_->begin(plan.memory);
   begin(plan.transfers);
+  if (arena_) arena_->begin(plan.memory);
   planned_.emplace();
   planned_->pass = plan.pass;
   for (std::size_t i = 0; i < rows.size(); ++i)

@@ -24,7 +24,12 @@ class KvPagePool {
   [[nodiscard]] std::int64_t closed() const noexcept { return closed_pages_ * page_size_; }
   /// The page is not used; it may be closed. False for page 0 and a page that does not exist.
   [[nodiscard]] bool is_free(std::int32_t page) const noexcept {
-    return page >= 1 && page <= pages() && (state_[static_cast<std::size_t>(page)] & used) == 0;
+    return page >= 1 && page <= pages() && (state_[static_cast<std::size_t>(page)] & used_bit) == 0;
+  }
+
+  /// The page is closed; it may be used. False for page 0 and a page that does not exist.
+  [[nodiscard]] bool is_closed(std::int32_t page) const noexcept {
+    return page >= 1 && page <= pages() && (state_[static_cast<std::size_t>(page)] & closed_bit) != 0;
   }
 
   /// Fills `out` with the first indices of ceil(out.size() / page_size) pages, or changes nothing and returns false.
@@ -48,8 +53,8 @@ class KvPagePool {
   void check_invariants() const;
 
  private:
-  static constexpr std::uint8_t used = 1;       ///< bit of a page's state
-  static constexpr std::uint8_t is_closed = 2;  ///< the same
+  static constexpr std::uint8_t used_bit = 1;  ///< of a page's state
+  static constexpr std::uint8_t closed_bit = 2;
 
   [[nodiscard]] std::int64_t pages() const noexcept { return static_cast<std::int64_t>(ring_.size()); }
   [[nodiscard]] std::int32_t& ring_at(std::int64_t position) noexcept {

@@ -113,6 +113,8 @@ class SlotPool {
   [[nodiscard]] bool is_free(SlotId slot) const noexcept {
     return slot.valid() && slot.value() < capacity_slots_ && slots_[slot.index()].owner == nobody;
   }
+  /// The slot is closed; it may be owned. False for a slot out of range.
+  [[nodiscard]] bool is_closed(SlotId slot) const noexcept;
   /// The free slots, next one to be handed out last for a stack, first for a queue. For tests and dumps.
   [[nodiscard]] std::vector<SlotId> free_list() const;
 

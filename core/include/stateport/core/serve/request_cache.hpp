@@ -37,13 +37,19 @@ struct ArenaUsage {
 ///     plan, commit ─► (the work of the answer) ─► kv_copies ─► unmap, map ─► settle
 ///
 /// The engine enqueues the copies at once. It carries the moves out when it likes, off the critical path, and in any
-/// order: nothing that a plan names depends on a move that is not settled. Addresses never change. Not thread-safe, as
-/// its cache.
+/// order: nothing that a plan names depends on a move that is not settled. All moves must be settled in the end, also
+/// those of a plan that is cancelled or replaced. Addresses never change. Not thread-safe, as its cache.
+///
+/// Ranks. settle() is a part of the sequence of calls: what is evicted and where content lies depend on it. The ranks
+/// of a group settle each move at the same point of that sequence, and as `done` only if it is done on all of them.
 class CacheArena {
  public:
-  /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and the cache asks
-  /// for no further memory until some is given back. An unmap that is not `done` leaves its extent mapped. Throws
-  /// InvalidArgument for a move that is not under way, and changes nothing. O(moves under way).
+  /// The memory plan that no answer has carried: of an insert() that found no room. Valid until the next call. O(1).
+  [[nodiscard]] virtual MemoryPlan take() = 0;
+  /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and another one is
+  /// tried. After two refusals the cache asks for no further memory until some is given back. An unmap that is not
+  /// `done` leaves its extent mapped. Throws InvalidArgument for a move that is not under way, and changes nothing.
+  /// O(moves under way).
   virtual void settle(std::uint64_t move, bool done) = 0;
   /// Plans may name the numbers of this extent. An engine maps these extents before it makes the first plan. Throws
   /// InvalidArgument for an extent that does not exist. O(1).
@@ -116,7 +122,8 @@ class RequestCache {
   /// a token to feed. O(rows), and O(blocks) that are new.
   [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
 
-  /// The newest outstanding pass did not run. Throws InvalidState for another one.
+  /// The newest outstanding pass did not run. The moves of its memory plan hold all the same. Throws InvalidState for
+  /// another one.
   virtual void cancel(PassId pass) = 0;
 
   /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i of the plan, all in `sampled` one after the
@@ -143,8 +150,9 @@ class RequestCache {
   /// placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the request can
   /// only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be cached already.
   /// Index hash in slots: its blocks are named again, and must get the same content. Otherwise the request reads the
-  /// cached KV, and no request reads the engine's copy. None: the tokens find no room. Throws InvalidArgument for a
-  /// request that does not run or waits for a tier, and for tokens that are computed already or beyond the prompt;
+  /// cached KV, and no request reads the engine's copy. None: the tokens find no room; with an arena CacheArena::take()
+  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits for a tier, and for
+  /// tokens that are computed already or beyond the prompt;
   /// InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 

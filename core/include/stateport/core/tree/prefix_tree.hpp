@@ -140,11 +140,12 @@ class PrefixTree {
   /// [e * extent_pages, (e + 1) * extent_pages). Page p has the KV indices [p * page_size, (p + 1) * page_size).
   /// Precondition: an entry for each page that the tree has. O(nodes + pages).
   void count_unlocked_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const;
-  /// The KV of unlocked nodes in the pages [first, first + count) lies elsewhere from now on: page p in the page
-  /// new_page(p), which the caller owns so far. Precondition: KV indices are whole pages. O(nodes + pages).
-  void move_pages(std::int32_t first, std::int32_t count, const std::function<std::int32_t(std::int32_t)>& new_page);
-  /// Evicts the states in the slots [first, first + count), but for locked ones; KV stays. O(count).
-  EvictResult evict_states(std::int32_t first, std::int32_t count, Freed& freed);
+  /// Moves the KV of unlocked nodes: page p lies in the page new_page(p) from now on, which is p, or a page that the
+  /// caller owned so far. Precondition: KV indices are whole pages. O(nodes + pages).
+  void move_pages(const std::function<std::int32_t(std::int32_t)>& new_page);
+  /// Evicts the states in closed slots, but for locked ones; KV stays. The policy does not choose these victims, and
+  /// learns nothing from them. O(slots).
+  EvictResult evict_closed_states(Freed& freed);
 
   /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
   /// never evicted: locking it locks nothing. O(nodes of the path).
@@ -161,7 +162,7 @@ class PrefixTree {
   /// back.
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
   void release_slots(std::span<const SlotId> slots);
-  /// Take free slots out of use and back: see SlotPool.
+  /// Take slots out of use and back: see SlotPool::close() and open().
   void close_slots(std::int32_t first, std::int32_t count);
   void open_slots(std::int32_t first, std::int32_t count);
   /// The tag of the state after exactly `tokens`, which a checkpoint must carry to be inserted there. O(tokens).
