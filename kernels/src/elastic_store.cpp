@@ -5,6 +5,8 @@
 
 #include "elastic_arrangement.hpp"
 
+#include <algorithm>
+
 namespace stateport {
 namespace {
 
@@ -69,9 +71,21 @@ bool ElasticStore::map(std::int32_t extent) {
 
 void ElasticStore::unmap(std::int32_t extent) {
   require(is_mapped(extent), "extent", extent, "must be mapped");
-  resource_->unmap(ranges_of(extent));
-  is_mapped_[static_cast<std::size_t>(extent)] = false;
-  --mapped_extents_;
+  const std::span<const MemoryRange> ranges = ranges_of(extent);
+  const auto note_unmapped = [&] {
+    is_mapped_[static_cast<std::size_t>(extent)] = false;
+    --mapped_extents_;
+  };
+  try {
+    resource_->unmap(ranges);
+  } catch (const BackendError&) {
+    // The system may have refused the way back, too. An extent with holes cannot be used.
+    if (!std::ranges::all_of(
+            ranges, [&](const MemoryRange& range) { return resource_->is_mapped(range.address, range.bytes); }))
+      note_unmapped();
+    throw;
+  }
+  note_unmapped();
 }
 
 }  // namespace stateport

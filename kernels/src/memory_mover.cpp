@@ -142,7 +142,8 @@ void MemoryMover::carry_out(const MemoryMove& move) {
       done = true;
     }
   } catch (const BackendError&) {
-    // The answer says that it was refused.
+    // The answer says that it was refused, unless an unmap went half the way: then nothing may use the extent.
+    done = is_unmap(move) && !owner.is_mapped(move.extent);
   } catch (const InvalidArgument&) {
     // A part of the extent stayed mapped when the system refused both a map and its way back.
   }

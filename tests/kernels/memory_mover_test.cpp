@@ -251,6 +251,29 @@ TEST_CASE("an extent that is half mapped because the system refused the way back
   CHECK_FALSE(kv_store.is_mapped(2));
 }
 
+TEST_CASE("an unmap that the system refuses half-way, with the way back, ends as done: nothing may use the extent") {
+  const std::size_t granule = device_granularity();
+  const auto real = detail::native_virtual_memory(0, false);
+  test::FakeDevice device{.granularity = granule, .unmaps_runs = real->unmaps_runs(), .real = real.get()};
+  ElasticResource resource({.limit_bytes = 100 * granule}, std::make_unique<test::FakeVirtualMemory>(device));
+  ElasticStore kv_store(resource, elastic_kv(granule), {.slots = 8});
+  ElasticStore state_store(resource, elastic_states(granule), {.slots = 12});
+  MemoryMover mover(kv_store, state_store);
+  const Stream stream = Stream::create();
+  const MemoryMove map = map_of(1, kv_part, 1);
+  const MemoryMove unmap = unmap_of(2, kv_part, 1);
+  mover.enqueue({.kv_copies = {}, .moves = {&map, 1}}, stream);
+  device.refuse_in = 2;  // the second call that unmaps
+  device.refuse_count = 2;
+  mover.enqueue({.kv_copies = {}, .moves = {&unmap, 1}}, stream);
+  mover.finish();
+  std::array<Settled, 2> settled;
+  CHECK(mover.poll(settled) == 2);
+  CHECK(settled == std::array{Settled{1, true}, Settled{2, true}});
+  CHECK(device.refused == 2);
+  CHECK_FALSE(kv_store.is_mapped(1));
+}
+
 TEST_CASE("enqueue, poll and finish allocate nothing") {
   MovingArena arena(30);
   std::array<Settled, 4> settled;

@@ -164,6 +164,7 @@ PassPlan ServedCache::plan() {
   for (; cache_->arena() != nullptr && left > most; left -= most) {
     static_cast<void>(plan_part(most));
     static_cast<void>(commit_part());
+    if (cache_->tiers() != nullptr) move_between_tiers(cache_->tiers()->settle(moved_).transfers);
   }
   return plan_part(left);
 }

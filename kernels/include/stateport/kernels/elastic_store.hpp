@@ -67,7 +67,8 @@ class ElasticStore {
   /// Returns false, with nothing changed, when the resource refuses. Throws InvalidArgument when it is mapped.
   [[nodiscard]] bool map(std::int32_t extent);
   /// The caller sees to it that no work uses the extent any more. Throws InvalidArgument when it is not mapped;
-  /// BackendError when the system refuses: it stays mapped then, with contents undefined.
+  /// BackendError when the system refuses: it stays mapped then, with contents undefined. If the system refuses the way
+  /// back, too, the extent has holes: it counts as unmapped, and cannot be mapped again.
   void unmap(std::int32_t extent);
 
  private:
