@@ -18,9 +18,12 @@ std::int64_t least_of(std::int64_t numbers, std::int64_t all, const ExtentShape&
   return std::min(extents_of(numbers, shape) + (shape.count > 1 ? 1 : 0), extents_of(all, shape));
 }
 
-void require_shape(const ExtentShape& shape, const char* count, const char* bytes) {
+/// `numbers`: of all extents. So that the bytes of numbers, each times those of an extent, fit into 64 bits in any sum.
+void require_shape(const ExtentShape& shape, std::int64_t numbers, const char* count, const char* bytes) {
+  constexpr std::int64_t sum_max = INT64_MAX / 16;
   require(shape.count >= 1, count, shape.count, "must be at least 1");
-  require(shape.bytes >= 1 && shape.bytes <= INT64_MAX / 4, bytes, shape.bytes, "must be the bytes of an extent");
+  require(shape.bytes >= shape.count && shape.bytes <= sum_max / std::max(numbers, std::int64_t{1}), bytes, shape.bytes,
+          "must be the bytes of an extent, at least one for each number");
 }
 
 }  // namespace
@@ -67,8 +70,8 @@ void require_arena(const RequestCacheOptions& options) {
   if (arena.bytes == 0) return;
   require(layout.budget_bytes == 0, "budget_bytes", layout.budget_bytes,
           "must be 0 with an arena, which is the budget");
-  require_shape(arena.kv, "arena.kv.count", "arena.kv.bytes");
-  require_shape(arena.states, "arena.states.count", "arena.states.bytes");
+  require_shape(arena.kv, kv_blocks(options), "arena.kv.count", "arena.kv.bytes");
+  require_shape(arena.states, checkpoint_slots(options), "arena.states.count", "arena.states.bytes");
   require(arena.state_share >= 0 && arena.state_share <= 1, "arena.state_share", arena.state_share,
           "must be from 0 to 1");
   const ArenaExtents least = arena_least_extents(options);

@@ -52,7 +52,7 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   part.extents.resize(static_cast<std::size_t>(ceil_div(numbers, std::int64_t{shape.count})), Extent::mapped);
   part.in_state[0] = static_cast<std::int32_t>(part.extents.size());
   const auto numbers_in = [&](std::int64_t bytes) {
-    return static_cast<std::int32_t>(std::max<std::int64_t>(bytes / part.bytes_of(1), 1));
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(bytes / part.bytes_of(1), 1, std::max(numbers, 1)));
   };
   part.low = numbers_in(headroom_bytes_ / 4);
   part.wanted = numbers_in(headroom_bytes_ / 2);

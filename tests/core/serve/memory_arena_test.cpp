@@ -462,6 +462,9 @@ TEST_CASE("an arena that no cache can have is refused by name") {
   refused("arena.bytes = 400", [](SlotLayout& slots) { slots.arena.bytes = 400; });
   refused("arena.kv.count = 0", [](SlotLayout& slots) { slots.arena.kv.count = 0; });
   refused("arena.kv.bytes = 0", [](SlotLayout& slots) { slots.arena.kv.bytes = 0; });
+  refused("arena.kv.bytes = 7", [](SlotLayout& slots) { slots.arena.kv = {.count = 8, .bytes = 7}; });
+  refused("arena.kv.bytes = 72057594037927936",
+          [](SlotLayout& slots) { slots.arena.kv.bytes = std::int64_t{1} << 56; });
   refused("arena.states.count = -1", [](SlotLayout& slots) { slots.arena.states.count = -1; });
   refused("arena.states.bytes = 0", [](SlotLayout& slots) { slots.arena.states.bytes = 0; });
   refused("arena.state_share = 1.5", [](SlotLayout& slots) { slots.arena.state_share = 1.5; });

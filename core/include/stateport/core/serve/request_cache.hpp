@@ -212,8 +212,9 @@ class RequestCache {
 /// - slots: checkpoints, an alignment, tail_tokens or a budget that is negative, tail_tokens with placement every,
 ///   breakpoint_saves outside [0, breakpoints_max], separate_checkpoints without checkpoints, decode_checkpoint_tokens
 ///   or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index hash or with placement
-///   passes; an arena with budget_bytes, with extents that are empty, a state_share outside [0, 1], or too few bytes
-///   for the KV of one request of max_request_tokens, a state of each request and one more, and the free memory;
+///   passes; an arena with budget_bytes, with extents of no numbers or of fewer bytes than numbers, a state_share
+///   outside [0, 1], or too few bytes for the KV of one request of max_request_tokens, a state of each request and one
+///   more, and the free memory;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
 ///   any) not longer than drafts; negative tail_tokens, or without mode align; index tree or tiers with mode none;
