@@ -5,7 +5,8 @@
 An option that C++ has under one name can have several in C and Python: RENAMED lists them. A member of C is 0 by
 default. If that is not the default of C++, the comment of the member must say it: "0: 16". An enumerator that is the
 default must be the first one of its enum in C. The library must read each member of C. Members of `eviction` and
-costs are left out: C has them in a struct that other objects take, too."""
+costs are left out: C has them in a struct that other objects take, too. A member of C++ of a type in FLAT has one name
+for each of its members in C and Python."""
 import ast
 import pathlib
 import re
@@ -13,12 +14,14 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE, TIERS = "core/include/stateport/core/serve/cache_options.hpp", "core/include/stateport/core/tier/tier_options.hpp"
+MOVES = "core/include/stateport/core/pool/memory_move.hpp"
 C, PYTHON = "c/include/stateport/c", "python/stateport"
 # The struct of C++ and its header, the struct of C and its header, the class of Python and its module, and the source
 # that reads the struct of C.
 STRUCTS = [
     ("SlotLayout", CACHE, "stateport_slot_layout", "cache_options.h", "SlotLayout", "cache_options.py",
      "c/src/request_cache.cpp"),
+    ("ArenaOptions", CACHE, "stateport_arena", "cache_options.h", "Arena", "cache_options.py", "c/src/cache_arena.cpp"),
     ("StateGroup", CACHE, "stateport_state_group", "cache_options.h", "StateGroup", "cache_options.py",
      "c/src/request_cache.cpp"),
     ("ColumnLayout", CACHE, "stateport_column_layout", "cache_options.h", "ColumnLayout", "cache_options.py",
@@ -38,8 +41,11 @@ RENAMED = {
     "cost": ("cost_linear cost_quadratic", "cost_linear cost_quadratic"),
     "kv_elsewhere": ("leading_blocks leading_blocks_context", "leading_blocks"),
 }
+# By type of a member of C++: its header, and what stands between the names of the member and of a member of the type.
+FLAT = {"ExtentShape": (MOVES, "_extent_")}
 # Defaults of C++ that are objects, with their text in Python.
-OBJECTS = {"layout": "SlotLayout()", "eviction": "None", "tiers": "None", "kv_elsewhere": "None", "groups": "()"}
+OBJECTS = {"layout": "SlotLayout()", "eviction": "None", "tiers": "None", "kv_elsewhere": "None", "groups": "()",
+           "arena": "None"}
 NO_LIMIT = "std::numeric_limits<std::int64_t>::max()"
 
 
@@ -53,7 +59,7 @@ def members(path, pattern):
     for line in found[1].split("\n"):
         code, _, behind = line.partition("//")
         comment += " " + behind.strip("/< ")
-        member = re.fullmatch(r"\s*([\w:<>,*\s]+?)[\s*]+(\w+)(?:\s*=\s*([^;]+))?;\s*", code)
+        member = re.fullmatch(r"\s*([\w:<>,*\s]+?)[\s*]+(\w+)(?:\s*=(?!=)\s*([^;]+))?;\s*", code)
         callback = re.fullmatch(r"\s*\w+ \(\*(\w+)\)\(.*\);\s*", code)
         if member:
             result[member[2]] = (member[1], member[3] or "0", comment)
@@ -61,6 +67,18 @@ def members(path, pattern):
             result[callback[1]] = ("callback", "0", comment)
         if member or callback:
             comment = ""
+    return result
+
+
+def cpp_members(path, name):
+    """Members of a struct of C++; those of a type in FLAT as the members of that type."""
+    result = {}
+    for member, (kind, default, comment) in members(path, rf"struct {name} \{{\n(.*?)\n\}};").items():
+        if kind in FLAT:
+            header, between = FLAT[kind]
+            result |= {member + between + inner: value for inner, value in cpp_members(header, kind).items()}
+        else:
+            result[member] = (kind, default, comment)
     return result
 
 
@@ -103,7 +121,7 @@ def same_default(name, cpp, python):
 
 def check(found, enumerators):
     cpp_name, header, c_name, c_header, class_name, module, reader = found
-    cpp = members(header, rf"struct {cpp_name} \{{\n(.*?)\n\}};")
+    cpp = cpp_members(header, cpp_name)
     c = members(f"{C}/{c_header}", rf"typedef struct {c_name} \{{\n(.*?)\n\}}")
     python = python_members(f"{PYTHON}/{module}", class_name)
     del c["size"]

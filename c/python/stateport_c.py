@@ -181,6 +181,11 @@ StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32,
                       deallocate=CFUNCTYPE(None, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p), context=c_void_p)
 TensorMemory = struct("TensorMemory", base=c_void_p, slot_stride_bytes=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=INT32S, row_stride=c_int64, columns=c_int32)
+(PART_KV, PART_STATES) = range(2)
+MEMORY_PART = ("kv", "states")
+(MOVE_UNMAP, MOVE_MAP) = range(2)
+MOVE_KIND = ("unmap", "map")
+MemoryMove = plain_struct("MemoryMove", id=c_uint64, kind=c_int32, part=c_int32, extent=c_int32, reserved=c_int32)
 (EVICT_HIX, EVICT_GDSF, EVICT_LRU, EVICT_LFU, EVICT_FIFO, EVICT_SLRU, EVICT_PRIORITY, EVICT_MRU, EVICT_FILO) = range(9)
 EVICTION = ("hix", "gdsf", "lru", "lfu", "fifo", "slru", "priority", "mru", "filo")
 EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, state_bytes=c_int64,
@@ -220,9 +225,12 @@ CACHE_INDEX = ("hash", "tree")
 BLOCK_HASH = ("sha256", "xxh3_128")
 (PLACE_PASSES, PLACE_LAST, PLACE_BRANCH, PLACE_RUNGS, PLACE_EVERY) = range(5)
 CHECKPOINT_PLACEMENT = ("passes", "last", "branch", "rungs", "every")
+Arena = struct("Arena", bytes=c_int64, kv_extent_count=c_int32, kv_extent_bytes=c_int64, states_extent_count=c_int32,
+               states_extent_bytes=c_int64, state_share=c_double)
 SlotLayout = struct("SlotLayout", layout_fingerprint=c_uint64, checkpoints=c_int32, separate_checkpoints=FLAG,
                     scan_alignment_tokens=c_int32, placement=c_int32, tail_tokens=c_int64, breakpoint_saves=c_int32,
-                    spare_checkpoint_tokens=c_int64, decode_checkpoint_tokens=c_int64, budget_bytes=c_int64)
+                    spare_checkpoint_tokens=c_int64, decode_checkpoint_tokens=c_int64, budget_bytes=c_int64,
+                    arena=POINTER(Arena))
 StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
                     layout_fingerprint=c_uint64)
 ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t,
@@ -284,7 +292,8 @@ PassPlan = struct("PassPlan", groups=POINTER(GroupPlan), group_count=c_size_t, p
                   transfers=POINTER(Transfer), transfer_count=c_size_t, ready=c_int32, rows_without_room=c_int32,
                   rows=c_size_t, room=POINTER(c_uint8), start=INT64S, kv=POINTER(INT32S), kv_count=INT64S,
                   kv_tokens_per_id=c_int32, scrub_kv=INT32S, scrub_kv_count=c_size_t, scrub_scratch=INT32S,
-                  scrub_scratch_count=c_size_t, scrub_draft_rows=INT32S, scrub_draft_rows_count=c_size_t)
+                  scrub_scratch_count=c_size_t, scrub_draft_rows=INT32S, scrub_draft_rows_count=c_size_t,
+                  kv_copies=POINTER(SlotCopy), kv_copy_count=c_size_t, moves=POINTER(MemoryMove), move_count=c_size_t)
 StepCommit = plain_struct("StepCommit", row=c_int32, live_step=c_int32, live_slot=c_int32, kept_step=c_int32,
                           kept_slot=c_int32)
 GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
@@ -293,7 +302,8 @@ RefusedBreakpoint = plain_struct("RefusedBreakpoint", request=c_int64, tokens=c_
 PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),
                     transfers=POINTER(Transfer), transfer_count=c_size_t, has_next=c_int32, published_states=c_int32,
                     dropped_states=c_int32, refused_breakpoints=POINTER(RefusedBreakpoint),
-                    refused_breakpoint_count=c_size_t)
+                    refused_breakpoint_count=c_size_t, kv_copies=POINTER(SlotCopy), kv_copy_count=c_size_t,
+                    moves=POINTER(MemoryMove), move_count=c_size_t)
 RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S, kv_count=c_size_t,
                         kv_tokens_per_id=c_int32)
 HitPlaces = struct("HitPlaces", tokens=c_int64, kv=INT32S, kv_count=c_size_t, kv_tokens_per_id=c_int32, state=c_int32)
@@ -307,6 +317,9 @@ CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
 RequestCacheInfo = struct("RequestCacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32,
                           running_requests=c_int32, transfers_under_way=c_size_t)
+ArenaUsage = struct("ArenaUsage", kv_bytes=c_int64, state_bytes=c_int64, moves=c_int64, refused_moves=c_int64)
+MemoryPlan = struct("MemoryPlan", kv_copies=POINTER(SlotCopy), kv_copy_count=c_size_t, moves=POINTER(MemoryMove),
+                    move_count=c_size_t)
 SettledTransfers = struct("SettledTransfers", ready_requests=c_int32, transfers=POINTER(Transfer),
                           transfer_count=c_size_t)
 Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
@@ -441,27 +454,28 @@ FUNCTIONS = {
     "request_cache_commit": "pupzpzp", "request_cache_places": "plzp", "request_cache_insert": "pllpp",
     "request_cache_end": "ppzipp", "request_cache_request": "plp", "request_cache_state": "plzp",
     "request_cache_reset": "p", "request_cache_stats": "pp", "request_cache_prometheus": "ptpzp",
-    "request_cache_take_events": "ppzp", "request_cache_check": "p", "request_cache_settle": "ppzp",
-    "request_cache_loading": "ppzp", "request_cache_drain": "pp", "request_cache_attach": "pipzpp",
-    "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip", "model_layout_create": "ppzp",
-    "model_layout_find": "tpp", "model_layout_destroy": "p", "model_layout_fingerprint": "pp",
-    "model_layout_spec": "ppp", "slot_allocator_create": "pp", "slot_allocator_destroy": "p",
-    "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
-    "slot_allocator_release_blocks": "ppz", "slot_allocator_register_blocks": "ppppz",
-    "slot_allocator_deregister_blocks": "ppz", "slot_allocator_clear_blocks": "p",
-    "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p", "slot_allocator_allocate_slots": "ppzp",
-    "slot_allocator_evict": "plp", "slot_allocator_peek_victims": "ppzp", "slot_allocator_slot_of": "pip",
-    "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz", "slot_allocator_note_served": "pp",
-    "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp", "slot_allocator_withdraw": "pi",
-    "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip", "slot_allocator_unpin": "pi",
-    "slot_allocator_check": "p", "file_tier_create": "pp", "file_tier_destroy": "p", "file_tier_describe": "pp",
-    "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz", "file_tier_read": "puppz",
-    "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp", "file_tier_remove": "ppz",
-    "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up", "remote_objects_destroy": "p",
-    "remote_store_in_process": "ppip", "remote_store_valkey": "pp", "remote_store_mooncake": "pp",
-    "remote_store_callbacks": "pp", "remote_store_destroy": "p", "remote_store_register": "ppz",
-    "remote_store_unregister": "ppz", "remote_store_put": "ppz", "remote_store_get": "ppz",
-    "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
+    "request_cache_take_events": "ppzp", "request_cache_check": "p", "request_cache_take_memory": "pp",
+    "request_cache_settle_move": "pui", "request_cache_is_mapped": "piip", "request_cache_arena_usage": "pp",
+    "request_cache_settle": "ppzp", "request_cache_loading": "ppzp", "request_cache_drain": "pp",
+    "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip",
+    "model_layout_create": "ppzp", "model_layout_find": "tpp", "model_layout_destroy": "p",
+    "model_layout_fingerprint": "pp", "model_layout_spec": "ppp", "slot_allocator_create": "pp",
+    "slot_allocator_destroy": "p", "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz",
+    "slot_allocator_retain_blocks": "ppz", "slot_allocator_release_blocks": "ppz",
+    "slot_allocator_register_blocks": "ppppz", "slot_allocator_deregister_blocks": "ppz",
+    "slot_allocator_clear_blocks": "p", "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p",
+    "slot_allocator_allocate_slots": "ppzp", "slot_allocator_evict": "plp", "slot_allocator_peek_victims": "ppzp",
+    "slot_allocator_slot_of": "pip", "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz",
+    "slot_allocator_note_served": "pp", "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp",
+    "slot_allocator_withdraw": "pi", "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip",
+    "slot_allocator_unpin": "pi", "slot_allocator_check": "p", "file_tier_create": "pp", "file_tier_destroy": "p",
+    "file_tier_describe": "pp", "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz",
+    "file_tier_read": "puppz", "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp",
+    "file_tier_remove": "ppz", "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up",
+    "remote_objects_destroy": "p", "remote_store_in_process": "ppip", "remote_store_valkey": "pp",
+    "remote_store_mooncake": "pp", "remote_store_callbacks": "pp", "remote_store_destroy": "p",
+    "remote_store_register": "ppz", "remote_store_unregister": "ppz", "remote_store_put": "ppz",
+    "remote_store_get": "ppz", "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
     "remote_store_describe": "pp", "remote_store_describe_valkey": "pp", "image_bytes": "pp",
     "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp", "state_tiers_check": "p",
     "state_tiers_begin_transfers": "ppppz", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",

@@ -5,6 +5,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "handle_table.hpp"
+#include "memory_moves.hpp"
 #include "request_cache.hpp"
 #include "transfers.hpp"
 
@@ -53,7 +54,8 @@ struct CacheObject final : Object {
         kv(*this, kv_function),
         cache(make_request_cache(kv.added_to(options))),
         plan(cache->options()),
-        commits(groups) {
+        commits(groups),
+        commit_memory(cache->options()) {
     const auto requests = static_cast<std::size_t>(options.max_requests);
     for (GroupCommitArrays& commit : commits) commit.reserve(requests, saves_max(cache->options()));
     state.reserve(1, 0, 0);
@@ -66,6 +68,12 @@ struct CacheObject final : Object {
     CacheTiers* const tiers = cache->tiers();
     require_state(tiers != nullptr, "cache", "has no tiers: its options named none");
     return *tiers;
+  }
+
+  [[nodiscard]] CacheArena& arena() const {
+    CacheArena* const arena = cache->arena();
+    require_state(arena != nullptr, "cache", "has no arena: its options named none");
+    return *arena;
   }
 
   /// Keeps transfers of an answer, behind those of the same call, until the next call. Returns where they lie.
@@ -88,6 +96,7 @@ struct CacheObject final : Object {
   // The answers of the last call.
   PassPlanArrays plan;
   std::vector<GroupCommitArrays> commits;
+  MemoryPlanArrays commit_memory;
   GroupPlanArrays state;
   std::vector<PassRow> rows;
   std::vector<stateport_transfer> transfers;

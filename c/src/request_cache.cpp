@@ -6,6 +6,7 @@
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "eviction.hpp"
+#include "memory_moves.hpp"
 #include "prefix_tree.hpp"
 #include "transfers.hpp"
 
@@ -47,7 +48,8 @@ SlotLayout read_slot_layout(const stateport_slot_layout* layout) {
           .breakpoint_saves = given.breakpoint_saves,
           .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
           .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
-          .budget_bytes = given.budget_bytes};
+          .budget_bytes = given.budget_bytes,
+          .arena = read_arena(given.arena)};
 }
 
 ColumnLayout read_column_layout(const stateport_column_layout* layout) {
@@ -222,7 +224,7 @@ stateport_group_plan GroupPlanArrays::view() const noexcept {
           .save_count = saves_.size()};
 }
 
-PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(group_count(options)) {
+PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : memory_(options), groups_(group_count(options)) {
   const auto rows = static_cast<std::size_t>(options.max_requests);
   room_.reserve(rows);
   start_.reserve(rows);
@@ -256,6 +258,7 @@ void PassPlanArrays::set(const PassPlan& plan, const stateport_transfer* transfe
   scrub_scratch_.clear();
   for (const SlotId slot : plan.scrub.scratch) scrub_scratch_.push_back(slot.value());
   scrub_draft_rows_.assign(plan.scrub.draft_rows.begin(), plan.scrub.draft_rows.end());
+  memory_.set(plan.memory);
 }
 
 void PassPlanArrays::add(const RowPlan& row) {
@@ -285,6 +288,7 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   reported.scrub_scratch_count = scrub_scratch_.size();
   reported.scrub_draft_rows = scrub_draft_rows_.data();
   reported.scrub_draft_rows_count = scrub_draft_rows_.size();
+  memory_.point(reported);
   return reported;
 }
 

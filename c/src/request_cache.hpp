@@ -4,6 +4,8 @@
 #include <stateport/c/request_cache.h>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "memory_moves.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -68,6 +70,7 @@ class PassPlanArrays {
   std::vector<std::int32_t> scrub_kv_;
   std::vector<std::int32_t> scrub_scratch_;
   std::vector<std::int32_t> scrub_draft_rows_;
+  MemoryPlanArrays memory_;
   std::vector<GroupPlanArrays> groups_;
 };
 

@@ -117,16 +117,19 @@ class CommitRoom {
       cache.plan.set(*commit.next, nullptr);
       next_->write(cache.plan);
     }
-    to_.write({.groups = settings_.groups,
-               .group_count = settings_.group_count,
-               .next = settings_.next,
-               .transfers = cache.keep(commit.transfers),
-               .transfer_count = commit.transfers.size(),
-               .has_next = commit.next ? 1 : 0,
-               .published_states = commit.published_states,
-               .dropped_states = commit.dropped_states,
-               .refused_breakpoints = cache.refused.data(),
-               .refused_breakpoint_count = cache.refused.size()});
+    stateport_pass_commit reported = {.groups = settings_.groups,
+                                      .group_count = settings_.group_count,
+                                      .next = settings_.next,
+                                      .transfers = cache.keep(commit.transfers),
+                                      .transfer_count = commit.transfers.size(),
+                                      .has_next = commit.next ? 1 : 0,
+                                      .published_states = commit.published_states,
+                                      .dropped_states = commit.dropped_states,
+                                      .refused_breakpoints = cache.refused.data(),
+                                      .refused_breakpoint_count = cache.refused.size()};
+    cache.commit_memory.set(commit.memory);
+    cache.commit_memory.point(reported);
+    to_.write(reported);
   }
 
  private:

@@ -7,6 +7,7 @@ bytes. The adapters to engines are modules of their own: stateport.transformers,
 from stateport._arrays import (
     CACHE_EVENT,
     IMAGE_KEY,
+    MEMORY_MOVE,
     REFUSED_BREAKPOINT,
     SLOT_COPY,
     SLOT_IMAGE,
@@ -17,7 +18,10 @@ from stateport._arrays import (
 )
 from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
+from stateport.cache_arena import MEMORY_PARTS, MOVE_KINDS, MemoryPlan
 from stateport.cache_options import (
+    Arena,
+    ArenaUsage,
     CacheOptions,
     CacheStats,
     ColumnLayout,
@@ -66,6 +70,9 @@ __all__ = [
     "HANDOVER_RANGE",
     "IMAGE_KEY",
     "MEDIA",
+    "MEMORY_MOVE",
+    "MEMORY_PARTS",
+    "MOVE_KINDS",
     "REMOTE_COMPLETION",
     "REFUSED_BREAKPOINT",
     "SLOT_COPY",
@@ -81,6 +88,8 @@ __all__ = [
     "AlignPlanner",
     "AlignStep",
     "AllocatorInfo",
+    "Arena",
+    "ArenaUsage",
     "AttachedImages",
     "BackendError",
     "CacheOptions",
@@ -115,6 +124,7 @@ __all__ = [
     "Lock",
     "Match",
     "MediaKey",
+    "MemoryPlan",
     "ModelLayout",
     "MooncakeStore",
     "Namespace",

@@ -35,6 +35,7 @@ def record_of(struct: Any) -> np.dtype[Any]:
 SLOT_COPY = record_of(_c.SlotCopy)
 IMAGE_KEY = record_of(_c.ImageKey)
 SLOT_IMAGE = record_of(_c.SlotImage)
+MEMORY_MOVE = record_of(_c.MemoryMove)
 TRANSFER = record_of(_c.Transfer)
 TRANSFER_RESULT = record_of(_c.TransferResult)
 STATE_SAVE = record_of(_c.StateSave)

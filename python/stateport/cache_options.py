@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c
-from stateport._arguments import of_kind
+from stateport._arguments import of_kind, struct_of
 from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
@@ -30,6 +30,32 @@ def _number_of(name: str, value: str, allowed: tuple[str, ...]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class Arena:
+    """One memory that KV and states share: the cache moves it between them while it serves, by the moves of its answers
+    (CacheArena). Both stores have addresses for the most that the cache may ever use of them (kv_tokens, checkpoints).
+    An extent is the smallest run of blocks, or of slots, whose memory can be mapped and unmapped by itself.
+
+    bytes: of physical memory for the extents of both parts; 0: no arena. kv_extent_count: KV blocks of one extent.
+    kv_extent_bytes: of physical memory that it takes, in all layers together. states_extent_count, states_extent_bytes:
+    the same of slots of the store that checkpoints lie in. state_share: of `bytes`, that states have at the start, from
+    0 to 1."""
+
+    bytes: int = 0
+    kv_extent_count: int = 1
+    kv_extent_bytes: int = 0
+    states_extent_count: int = 1
+    states_extent_bytes: int = 0
+    state_share: float = 0.5
+
+    def struct(self) -> Any:
+        struct = _c.Arena(**dataclasses.asdict(self))
+        if not 0 <= struct.state_share <= 1:
+            raise InvalidArgument(f"arena.state_share is {self.state_share}, and must be from 0 to 1")
+        struct.state_share = struct.state_share or -1  # 0 is the default in C
+        return struct
+
+
+@dataclasses.dataclass(frozen=True)
 class SlotLayout:
     """States lie in slots: each running request has a live slot, and each checkpoint has a slot.
 
@@ -45,7 +71,8 @@ class SlotLayout:
     state of every request. At the others `chunk` ends the pass.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
     decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only at the end of a request.
-    budget_bytes: > 0: the bytes of cached KV and checkpoints together."""
+    budget_bytes: > 0: the bytes of cached KV and checkpoints together.
+    arena: KV and states share one memory physically; None: they do not. Not with budget_bytes."""
 
     layout_fingerprint: int = 0
     checkpoints: int = 0
@@ -57,10 +84,13 @@ class SlotLayout:
     spare_checkpoint_tokens: int = 0
     decode_checkpoint_tokens: int = 0
     budget_bytes: int = 0
+    arena: Arena | None = None
 
     def struct(self) -> Any:
-        values = dataclasses.asdict(self)
-        return _c.SlotLayout(**values | {"placement": _number_of("placement", self.placement, PLACEMENTS)})
+        """It holds on to its arena."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _c.SlotLayout(**values | {"placement": _number_of("placement", self.placement, PLACEMENTS),
+                                         "arena": struct_of("arena", self.arena, Arena)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +261,18 @@ class TierUsage:
     saved_s: float
     asked_images: int
     found_images: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaUsage:
+    """The memory of an arena, by the cache's own count. kv_bytes, state_bytes: of extents that are mapped, or may be;
+    together never more than Arena.bytes. moves: decided since the cache was made. refused_moves: of these, settled as
+    not done."""
+
+    kv_bytes: int
+    state_bytes: int
+    moves: int
+    refused_moves: int
 
 
 def plain(kind: Any, struct: Any) -> Any:

@@ -24,6 +24,7 @@ from stateport._arrays import (
     Records,
     copied,
 )
+from stateport.cache_arena import NO_KV_COPIES, NO_MOVES, answered_memory
 from stateport.cache_tiers import NO_TRANSFERS, answered_transfers
 from stateport.errors import ClosedError, InvalidArgument
 
@@ -136,7 +137,8 @@ class PassPlan:
     ready: False: planned ahead, and where its rows begin depends on a pass that is not committed: `room` is known, and
     the commit of that pass tells the rest. rows_without_room: how many rows do not run; preempt a request for them.
     kv_tokens_per_id: block ids: the block size; with a tree one KV index a token. transfers: TRANSFER [n], which come
-    before all else of the plan (CacheTiers)."""
+    before all else of the plan (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE [n]:
+    memory work behind all else of the plan, only with rows without room (CacheArena)."""
 
     def __init__(self, owner: object, groups: int, turn: Any) -> None:
         self.owner, self._turn = owner, turn
@@ -146,6 +148,8 @@ class PassPlan:
         self._struct = _c.PassPlan(groups=self._groups, group_count=groups)
         self._current = True
         self.transfers: Records = NO_TRANSFERS
+        self.kv_copies: Records = NO_KV_COPIES
+        self.moves: Records = NO_MOVES
 
     def _check(self) -> None:
         if not self._current:
@@ -261,10 +265,12 @@ class PassCommit:
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
     room. refused_breakpoints: REFUSED_BREAKPOINT [n], named positions that the pass ran over without leaving a
     checkpoint: there was no room, or it could neither stop nor save there. transfers: TRANSFER [n], which come before
-    the copies (CacheTiers)."""
+    the copies (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE [n]: memory work behind all else
+    (CacheArena)."""
 
     def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
         self.transfers = answered_transfers(struct)
+        self.kv_copies, self.moves = answered_memory(struct)
         self.groups = tuple(GroupCommit(group) for group in groups)
         self.published_states = int(struct.published_states)
         self.dropped_states = int(struct.dropped_states)

@@ -26,6 +26,7 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import calls
+from stateport.cache_arena import CacheArena, answered_memory
 from stateport.cache_options import (
     SEARCHES,
     CacheOptions,
@@ -46,7 +47,7 @@ _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
 
 
-class RequestCache(CacheTiers):
+class RequestCache(CacheTiers, CacheArena):
     """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
 
         start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort
@@ -154,6 +155,7 @@ class RequestCache(CacheTiers):
         with self._turn:
             calls.request_cache_plan(self.handle, ctypes.byref(batch), plan.address)
             plan.transfers = answered_transfers(plan.struct)
+            plan.kv_copies, plan.moves = answered_memory(plan.struct)
             self._forget_plans()
             self._plans.append(plan)
         return plan

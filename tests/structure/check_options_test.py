@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT / "c" / "python"))
 import check_options  # noqa: E402
 
 HEADERS = "core/include/stateport/core"
-FILES = [f"{HEADERS}/serve/cache_options.hpp", f"{HEADERS}/tier/tier_options.hpp", "c/src/request_cache.cpp",
-         "c/src/cache_tiers.cpp", "python/stateport/cache_options.py", "python/stateport/tier_options.py",
+FILES = [f"{HEADERS}/serve/cache_options.hpp", f"{HEADERS}/tier/tier_options.hpp", f"{HEADERS}/pool/memory_move.hpp",
+         "c/src/request_cache.cpp", "c/src/cache_arena.cpp", "c/src/cache_tiers.cpp", "python/stateport/cache_options.py", "python/stateport/tier_options.py",
          *(str(path.relative_to(ROOT)) for path in (ROOT / "c/include/stateport/c").glob("*.h"))]
 CHANGES = [
     ("python/stateport/cache_options.py", "position_tokens: int = 64", "position_tokens: int = 32",
@@ -32,6 +32,13 @@ CHANGES = [
     (f"{HEADERS}/tier/tier_options.hpp", "max_finds = 4096", "max_finds = 1024", "TierOptions.max_finds is 4096"),
     ("c/src/request_cache.cpp", ".spare_checkpoint_tokens = given.spare_checkpoint_tokens,", "",
      "does not read stateport_slot_layout.spare_checkpoint_tokens"),
+    (f"{HEADERS}/pool/memory_move.hpp", "int32_t count = 1;", "int32_t count = 2;",
+     "Arena.states_extent_count is 1 by default, and ArenaOptions::states_extent_count is 2"),
+    ("c/include/stateport/c/cache_options.h", "int64_t kv_extent_bytes;", "int64_t extent_bytes;",
+     "stateport_arena lacks kv_extent_bytes"),
+    ("c/include/stateport/c/cache_options.h", "0: 0.5; STATEPORT_NONE", "STATEPORT_NONE",
+     'stateport_arena.state_share does not say "0: 0.5"'),
+    ("python/stateport/cache_options.py", "    arena: Arena | None = None\n", "", "SlotLayout lacks arena"),
 ]
 
 

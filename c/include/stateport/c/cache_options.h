@@ -35,6 +35,20 @@ typedef enum stateport_checkpoint_placement {
   STATEPORT_PLACE_EVERY        ///< all that are not cached
 } stateport_checkpoint_placement;
 
+/// One memory that KV and states share: the cache moves it between them while it serves, by the moves of its answers
+/// (cache_arena.h). Both stores have addresses for the most that the cache may ever use of them (kv_tokens,
+/// checkpoints): as much as `bytes` can hold, if one part may take all of it. An extent is the smallest run of blocks,
+/// or of slots, whose memory can be mapped and unmapped by itself.
+typedef struct stateport_arena {
+  size_t size;
+  int64_t bytes;                ///< of physical memory for the extents of both parts; 0: no arena
+  int32_t kv_extent_count;      ///< KV blocks of one extent; 0: 1
+  int64_t kv_extent_bytes;      ///< of physical memory that it takes, in all layers together
+  int32_t states_extent_count;  ///< slots of one extent, of the store that checkpoints lie in; 0: 1
+  int64_t states_extent_bytes;  ///< of physical memory that it takes, in all layers and tensors together
+  double state_share;           ///< of `bytes`, that states have at the start, up to 1; 0: 0.5; STATEPORT_NONE: none
+} stateport_arena;
+
 /// States lie in slots: each running request has a live slot, and each checkpoint has a slot.
 typedef struct stateport_slot_layout {
   size_t size;
@@ -64,6 +78,7 @@ typedef struct stateport_slot_layout {
   /// kv_bytes_per_token of `eviction`, which must name both. Memory of running requests counts and stays. A tree may
   /// exceed it by the KV of the request that just ended and its last state, unless hix decides.
   int64_t budget_bytes;
+  const stateport_arena* arena;  ///< KV and states share one memory physically; null: no. Not with budget_bytes
 } stateport_slot_layout;
 
 /// Layers that share a block table of states.

@@ -24,7 +24,8 @@ extern "C" {
 /// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits name
 /// (pointers in their outputs) belongs to the cache and stays until the next plan, cancel, commit or reset, and for a
 /// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it. The transfers
-/// of an answer stay until the next call of the cache.
+/// of an answer stay until the next call of the cache, its memory work until the next plan, insert, commit or
+/// take_memory.
 typedef struct stateport_request_cache stateport_request_cache;
 
 /// Sizes that the engine must provide, and how many requests run.

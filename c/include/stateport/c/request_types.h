@@ -5,6 +5,7 @@
 #include <stateport/c/copies.h>
 #include <stateport/c/eviction.h>
 #include <stateport/c/hash.h>
+#include <stateport/c/memory_move.h>
 #include <stateport/c/prefix_tree.h>
 #include <stateport/c/statistics.h>
 #include <stateport/c/transfers.h>
@@ -134,6 +135,12 @@ typedef struct stateport_pass_plan {
   size_t scrub_scratch_count;
   const int32_t* scrub_draft_rows;  ///< rows of the pass: the scratch memory of their steps
   size_t scrub_draft_rows_count;
+  /// See cache_arena.h; only with rows without room. Whole KV blocks, in every layer: src_slot and dst_slot are their
+  /// numbers.
+  const stateport_slot_copy* kv_copies;
+  size_t kv_copy_count;
+  const stateport_memory_move* moves;  ///< the same; after these copies
+  size_t move_count;
 } stateport_pass_plan;
 
 /// Of a row with drafts (in slots): states in scratch memory of the engine that become the live state and a
@@ -179,6 +186,10 @@ typedef struct stateport_pass_commit {
   /// There was no room for them, or the pass could neither stop nor save its state there.
   const stateport_refused_breakpoint* refused_breakpoints;
   size_t refused_breakpoint_count;
+  const stateport_slot_copy* kv_copies;  ///< see cache_arena.h: of whole KV blocks, as in a plan
+  size_t kv_copy_count;
+  const stateport_memory_move* moves;  ///< the same; after these copies
+  size_t move_count;
 } stateport_pass_commit;
 
 /// A running request.
