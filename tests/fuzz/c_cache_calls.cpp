@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The request cache, and its tiers.
+// The request cache, its tiers and its arena.
 #include "c_world.hpp"
 
 namespace stateport::fuzz {
@@ -40,6 +40,20 @@ const stateport_tier_options* tiers(World& world) {
     options.leading_blocks_context = &world;
   }
   return world.given(options);
+}
+
+const stateport_arena* arena(World& world) {
+  const auto extent_count = [&] {
+    return world.input.chance(224) ? static_cast<std::int32_t>(world.input.below(4)) : world.number();
+  };
+  stateport_arena result = {};
+  result.bytes = world.input.chance(224) ? 16 * world.input.take() : world.wide_number();
+  result.kv_extent_count = extent_count();
+  result.kv_extent_bytes = world.input.chance(224) ? 16 : world.wide_number();
+  result.states_extent_count = extent_count();
+  result.states_extent_bytes = world.input.chance(224) ? 64 : world.wide_number();
+  result.state_share = world.input.chance(64) ? world.real() : 0;
+  return world.given(result);
 }
 
 /// Options, and both layouts. Now and then both are given, or none.
@@ -94,11 +108,12 @@ void cache_create(World& world) {
   options.events = world.flag();
   setup.slots.placement = columns ? 0 : static_cast<std::int32_t>(world.input.below(6));
   setup.slots.separate_checkpoints = columns ? 0 : world.flag();
-  const std::uint32_t unusual_layout = world.input.below(65);  // 0: none is given; 64: both
+  const std::uint32_t unusual_layout = world.input.below(65);  // 0: none is given; 48 to 63: an arena; 64: both
   set_groups(world, setup.columns, 1 + world.input.below(2));
   options.eviction = eviction(world);
   if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
+  if (!columns && unusual_layout >= 48) setup.slots.arena = arena(world);
   if (unusual_layout == 64 || (!columns && unusual_layout != 0)) options.slots = world.given(setup.slots);
   if (unusual_layout == 64 || (columns && unusual_layout != 0)) options.columns = world.given(setup.columns);
   const auto* const given = world.given(options);
@@ -198,9 +213,17 @@ void read_transfers(World& world, const stateport_transfer* transfers, std::size
   }
 }
 
+template <class Answer>
+void read_memory(World& world, const Answer& answer) {
+  world.read(answer.kv_copies, answer.kv_copy_count);
+  world.read(answer.moves, answer.move_count);
+  for (std::size_t i = 0; i < answer.move_count; ++i) world.know(static_cast<std::int64_t>(answer.moves[i].id));
+}
+
 void read_plan(World& world, const stateport_pass_plan* plan) {
   if (plan == nullptr || plan->size != sizeof *plan) return;
   read_transfers(world, plan->transfers, plan->transfer_count);
+  read_memory(world, *plan);
   world.know(static_cast<std::int64_t>(plan->pass));
   if (plan->room != nullptr) world.read(plan->room, plan->rows);
   if (plan->ready == 0) return;
@@ -243,6 +266,7 @@ stateport_pass_commit* room_for_commit(World& world, std::size_t groups) {
 void read_commit(World& world, const stateport_pass_commit* commit) {
   if (commit->size != sizeof *commit) return;
   read_transfers(world, commit->transfers, commit->transfer_count);
+  read_memory(world, *commit);
   if (commit->has_next != 0) read_plan(world, commit->next);
   if (commit->groups == nullptr || commit->group_count == 0 || commit->groups->size != sizeof *commit->groups) return;
   for (std::size_t g = 0; g < commit->group_count; ++g) {
@@ -267,6 +291,11 @@ void commit(World& world) {
   world.judge(status);
 }
 
+/// As an owner of memory does it that has enough.
+void carry_out(World& world, stateport_request_cache* cache, const stateport_memory_move* moves, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) world.judge(stateport_request_cache_settle_move(cache, moves[i].id, 1));
+}
+
 /// A pass of one request, from its chunk to its commit, as an engine does it.
 void run_pass(World& world) {
   auto* const cache = pick_cache(world);
@@ -287,7 +316,10 @@ void run_pass(World& world) {
     auto* const committed = room_for_commit(world, groups);
     status = stateport_request_cache_commit(cache, out->pass, &count, 1, sampled, static_cast<std::size_t>(count),
                                             committed);
-    if (status == STATEPORT_OK) read_commit(world, committed);
+    if (status == STATEPORT_OK) {
+      read_commit(world, committed);
+      if (committed->size == sizeof *committed) carry_out(world, cache, committed->moves, committed->move_count);
+    }
   }
   world.judge(status);
 }
@@ -389,6 +421,29 @@ void settle(World& world) {
   world.judge(status);
 }
 
+void move_memory(World& world) {
+  auto* const cache = pick_cache(world);
+  switch (world.input.below(4)) {
+    case 0:
+      return world.judge(stateport_request_cache_arena_usage(cache, world.result<stateport_arena_usage>()));
+    case 1: {
+      const std::int32_t part = world.input.chance(32) ? world.number() : world.flag();
+      const std::int32_t extent = world.number();
+      return world.judge(stateport_request_cache_is_mapped(cache, part, extent, world.value<std::uint8_t>()));
+    }
+    case 2: {
+      auto* const out = world.result<stateport_memory_plan>();
+      const stateport_status status = stateport_request_cache_take_memory(cache, out);
+      if (status == STATEPORT_OK && out->size == sizeof *out) read_memory(world, *out);
+      return world.judge(status);
+    }
+    default: {
+      const auto move = static_cast<std::uint64_t>(world.wide_number());
+      world.judge(stateport_request_cache_settle_move(cache, move, world.flag()));
+    }
+  }
+}
+
 void loading(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
@@ -431,10 +486,11 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {
-    cache_create, cache_destroy, describe,    start,    start,  start,  chunk,  plan,    plan,   cancel, commit,
-    commit,       run_pass,      run_pass,    run_pass, end,    end,    end,    request, places, insert, insert,
-    reset,        prometheus,    take_events, check,    settle, settle, settle, loading, drain,  attach, set_speeds};
+constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,     start,    chunk,
+                          plan,         plan,          cancel,     commit,      commit,    run_pass, run_pass,
+                          run_pass,     end,           end,        end,         request,   places,   insert,
+                          insert,       reset,         prometheus, take_events, check,     settle,   settle,
+                          move_memory,  loading,       drain,      attach,      set_speeds};
 
 }  // namespace
 
