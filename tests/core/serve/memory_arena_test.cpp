@@ -469,7 +469,8 @@ TEST_CASE("an arena that no cache can have is refused by name") {
   refused("arena.states.bytes = 0", [](SlotLayout& slots) { slots.arena.states.bytes = 0; });
   refused("arena.state_share = 1.5", [](SlotLayout& slots) { slots.arena.state_share = 1.5; });
   refused("arena.bytes = 1000", [](SlotLayout& slots) {
-    slots.arena = {.bytes = 1000, .kv = {1000, INT64_MAX / 4}, .states = {1000, INT64_MAX / 4}};
+    constexpr std::int64_t most = std::int64_t{1} << 52;
+    slots.arena = {.bytes = 1000, .kv = {1000, most}, .states = {1000, most}};
   });
   refused("budget_bytes = 7", [](SlotLayout& slots) { slots.budget_bytes = 7; });
 }
