@@ -86,6 +86,7 @@ Json cells_json(std::span<const SweepCell> cells) {
                     {"token_hit_rate", cell.token_hit_rate},
                     {"victims", cell.victims},
                     {"metadata_bytes", cell.metadata_bytes},
+                    {"memory_moves", cell.memory_moves},
                     {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
                     {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
   return json;
@@ -267,6 +268,7 @@ std::string to_json(const Report& report) {
                {"evictions", report.cache.state_evictions},
                {"victims", report.cache.victims},
                {"metadata_bytes", report.cache.metadata_bytes},
+               {"memory_moves", report.cache.memory_moves},
                {"block_evictions", report.cache.block_evictions},
                {"uncached_blocks", report.cache.uncached_blocks},
                {"resident_states", report.cache.resident_states},

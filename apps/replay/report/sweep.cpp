@@ -31,6 +31,7 @@ SweepCell run_cell(const Workload& workload, std::int64_t requests, const Budget
           .token_hit_rate = counts.token_hit_rate(),
           .victims = cache->counts().victims,
           .metadata_bytes = cache->counts().metadata_bytes,
+          .memory_moves = cache->counts().memory_moves,
           .bookkeeping_ns_p50 = quantile(times, 0.5),
           .bookkeeping_ns_mean = times.empty() ? 0 : total / static_cast<double>(times.size())};
 }

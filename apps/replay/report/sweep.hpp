@@ -25,6 +25,7 @@ struct SweepCell {
   double token_hit_rate = 0;
   std::int64_t victims = 0;
   std::int64_t metadata_bytes = 0;
+  std::int64_t memory_moves = 0;  ///< CacheCounts::memory_moves
   double bookkeeping_ns_p50 = 0;  ///< per request
   double bookkeeping_ns_mean = 0;
 };

@@ -15,9 +15,10 @@ namespace {
 
 /// A lack that does not come again is forgotten after this number of decisions: its request may have ended.
 constexpr std::int32_t lack_decisions_max = 16;
-/// After this number of refused maps no more are asked for until memory was given back: one extent may be at fault, but
-/// not two.
+/// After this number of refused maps no more are asked for until memory was given back, or for as many decisions as
+/// follow: one extent may be at fault, but not two, and what else the system needs may end.
 constexpr std::int32_t refusals_max = 2;
+constexpr std::int32_t decisions_until_retry = 1024;
 
 std::size_t index_of(MemoryPart part) noexcept {
   return static_cast<std::size_t>(part);
@@ -142,6 +143,7 @@ std::int32_t MemoryArena::spare_extents(const Part& part) const noexcept {
 void MemoryArena::balance(std::optional<MemoryPart> without_room) {
   for (Part& part : parts_)
     if (without_room && (part.lack_age > 0 || part.name != *without_room)) part.lack = 0;  // it had room in the end
+  if (!can_map() && ++decisions_since_refusal_ >= decisions_until_retry) refusals_ = 0;
   make_room(without_room);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
@@ -255,6 +257,7 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
     enter(part, move.extent, Extent::unmapped);
     if (unmaps) return;
     ++refusals_;
+    decisions_since_refusal_ = 0;
     part.try_first = move.extent + 1 == static_cast<std::int32_t>(part.extents.size()) ? 0 : move.extent + 1;
     return;
   }

@@ -114,7 +114,8 @@ class MemoryArena final : public CacheArena {
   std::uint64_t last_move_ = 0;
   std::int64_t refused_ = 0;
   std::int32_t refusals_ = 0;  ///< of maps, since one was done or memory was given back
-  bool is_taken_ = false;      ///< the plan was answered
+  std::int32_t decisions_since_refusal_ = 0;
+  bool is_taken_ = false;  ///< the plan was answered
 };
 
 }  // namespace stateport::detail

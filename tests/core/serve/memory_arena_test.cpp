@@ -51,7 +51,8 @@ class ArenaServer {
 
   [[nodiscard]] RequestCache& cache() { return *cache_; }
   [[nodiscard]] ArenaUsage usage() { return cache_->arena()->usage(); }
-  std::int64_t serve(const std::vector<Token>& tokens, bool done = true) {
+  std::int64_t serve(const std::vector<Token>& tokens, bool done = true, bool refuses_maps = false) {
+    refuses_maps_ = refuses_maps;
     const auto started = cache_->start({.tokens = tokens});
     REQUIRE(started);
     for (int tries = 0;; ++tries) {
@@ -74,11 +75,13 @@ class ArenaServer {
 
  private:
   void settle(const MemoryPlan& plan, bool done) {
-    for (const MemoryMove& move : plan.moves) cache_->arena()->settle(move.id, done);
+    for (const MemoryMove& move : plan.moves)
+      cache_->arena()->settle(move.id, done && !(refuses_maps_ && move.kind == MemoryMove::Kind::map));
     cache_->check_invariants();
   }
 
   std::unique_ptr<RequestCache> cache_;
+  bool refuses_maps_ = false;
 };
 
 std::vector<Token> repeated(std::int32_t name, std::int64_t tokens) {
@@ -351,6 +354,24 @@ TEST_CASE("a row without room evicts no more states than it needs the memory of"
     if (seeds < 100) continue;
     CHECK(counts.without_room > 50);
     CHECK(2 * counts.lost < counts.states);
+  }
+}
+
+TEST_CASE("memory that the system refused for a while comes back") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    ArenaServer server(arena_options(index));
+    const ArenaUsage before = server.usage();
+    std::int32_t name = 0;
+    const auto serve = [&](int prompts, bool refuses_maps) {
+      for (int i = 0; i < prompts; ++i) server.serve(repeated(++name, 5 * block + 1), true, refuses_maps);
+    };
+    serve(100, true);
+    const ArenaUsage refused = server.usage();
+    CHECK(refused.kv_bytes + refused.state_bytes < before.kv_bytes + before.state_bytes);
+    serve(1200, false);
+    const ArenaUsage after = server.usage();
+    CHECK(after.kv_bytes + after.state_bytes > 78 * 40);
   }
 }
 

@@ -47,9 +47,9 @@ class CacheArena {
   /// The memory plan that no answer has carried: of an insert() that found no room. Valid until the next call. O(1).
   [[nodiscard]] virtual MemoryPlan take() = 0;
   /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and another one is
-  /// tried. After two refusals the cache asks for no further memory until some is given back. An unmap that is not
-  /// `done` leaves its extent mapped. Throws InvalidArgument for a move that is not under way, and changes nothing.
-  /// O(moves under way).
+  /// tried. After two refusals the cache asks for no further memory until some is given back, or for 1,024 commits. An
+  /// unmap that is not `done` leaves its extent mapped. Throws InvalidArgument for a move that is not under way, and
+  /// changes nothing. O(moves under way).
   virtual void settle(std::uint64_t move, bool done) = 0;
   /// Plans may name the numbers of this extent. An engine maps these extents before it makes the first plan. Throws
   /// InvalidArgument for an extent that does not exist. O(1).
