@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "elastic_ranges.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <new>
 
 namespace stateport::detail {
 namespace {
@@ -19,9 +21,11 @@ struct ElasticRanges {
   std::map<std::uintptr_t, ElasticRange> ranges;  ///< by their first address
 };
 
-// Never destroyed: memory may be given back by objects of static storage.
-ElasticRanges& elastic_ranges() {
-  static auto* const ranges = new ElasticRanges;
+// Never destroyed: memory may be given back by objects of static storage. Its place is static, so that a look-up never
+// allocates.
+ElasticRanges& elastic_ranges() noexcept {
+  alignas(ElasticRanges) static std::byte place[sizeof(ElasticRanges)];
+  static auto* const ranges = new (place) ElasticRanges;
   return *ranges;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that KV and states of a request cache share.
 #include <stateport/c/cache_arena.h>
+
 #include <stateport/core/align/align_rules.hpp>
 
 #include "arguments.hpp"
