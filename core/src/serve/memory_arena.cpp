@@ -131,10 +131,10 @@ std::int32_t MemoryArena::missing_extents(const Part& part) const noexcept {
   return static_cast<std::int32_t>(std::min<std::int64_t>(extents, part.count(Extent::unmapped)));
 }
 
-/// How many extents the part can give away; none while it gets some.
-std::int32_t MemoryArena::spare_extents(const Part& part) const noexcept {
+/// How many extents the part can give away, and have `kept` numbers free afterwards; none while it gets some.
+std::int32_t MemoryArena::spare_extents(const Part& part, std::int32_t kept) const noexcept {
   if (part.lack > 0 || part.count(Extent::mapping) > 0) return 0;
-  const std::int32_t free = index_.free_numbers(part.name) - part.low;
+  const std::int32_t free = index_.free_numbers(part.name) - kept;
   return std::clamp(free / part.shape.count, 0, std::max(part.count(Extent::mapped) - part.least, 0));
 }
 
@@ -156,7 +156,7 @@ void MemoryArena::balance(std::optional<MemoryPart> without_room) {
     const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
     const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
                                 (can_map() ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
-    if (bytes > coming) give(other, bytes - coming);
+    if (bytes > coming) give(other, bytes - coming, without_room ? 0 : other.low);
   }
 }
 
@@ -179,8 +179,9 @@ void MemoryArena::map(Part& part, std::int32_t extents) {
 }
 
 /// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content.
-void MemoryArena::give(Part& from, std::int64_t bytes) {
-  const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from));
+void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
+  const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from, kept));
+  if (wanted <= 0) return;
   chosen_.clear();
   for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && std::ssize(chosen_) < wanted; --e)
     if (from.extents[static_cast<std::size_t>(e)] == Extent::mapped && is_empty(from, e)) choose(from, e);
@@ -193,6 +194,7 @@ void MemoryArena::give(Part& from, std::int64_t bytes) {
     if (!extent) break;
     choose(from, *extent);
   }
+  if (chosen_.empty()) return;
   // All are closed by now, so that no content moves from one of them to another.
   index_.vacate(from.name, kv_copies_);
   for (const std::int32_t e : chosen_) {

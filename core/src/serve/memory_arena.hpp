@@ -91,10 +91,10 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] std::int64_t unassigned_bytes() const noexcept;
   [[nodiscard]] std::int64_t free_bytes() const noexcept;
   [[nodiscard]] std::int32_t missing_extents(const Part& part) const noexcept;
-  [[nodiscard]] std::int32_t spare_extents(const Part& part) const noexcept;
+  [[nodiscard]] std::int32_t spare_extents(const Part& part, std::int32_t kept) const noexcept;
   [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
   void map(Part& part, std::int32_t extents);
-  void give(Part& from, std::int64_t bytes);
+  void give(Part& from, std::int64_t bytes, std::int32_t kept);
   void choose(Part& from, std::int32_t extent);
   [[nodiscard]] std::optional<std::int32_t> emptiest(const Part& part) const;
   void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);

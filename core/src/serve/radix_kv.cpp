@@ -220,7 +220,8 @@ void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
 }
 
 void RadixKv::drop_state(RequestId id, NodeId node) {
-  if (tree_.node(node).state_lock != 1) return;
+  const NodeInfo info = tree_.node(node);
+  if (!info.slot.valid() || info.state_lock != 1) return;
   requests_[id.index()].lock.release();
   freed_.clear();
   tree_.drop_state(node, freed_);
@@ -319,6 +320,20 @@ void RadixKv::close(MemoryPart part, std::int32_t first, std::int32_t count) {
 void RadixKv::open(MemoryPart part, std::int32_t first, std::int32_t count) {
   if (part == MemoryPart::kv) return kv_.open(first, count);
   tree_.open_slots(first, count);
+}
+
+/// A request that has committed a pass needs its own state alone, not the one that it holds in the tree.
+bool RadixKv::evict_held_state() {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const RequestId id = book_.records[i].id;
+    if (!book_.records[i].running || !book_.records[i].begun) continue;
+    const NodeId node = this->node(id);
+    if (node.is_root() || !tree_.node(node).slot.valid() || tree_.node(node).state_lock != 1) continue;
+    drop_state(id, node);
+    requests_[i].lock = tree_.lock(node);
+    return true;
+  }
+  return false;
 }
 
 void RadixKv::count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {

@@ -95,7 +95,7 @@ class RadixKv final : public ElasticIndex {
   void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
   void vacate(MemoryPart part, std::vector<SlotCopy>& copies) override;
   bool evict_least() override { return evict({.bytes = 1}); }
-  bool evict_held_state() override { return evict({.states = 1}); }
+  bool evict_held_state() override;
 
   [[nodiscard]] KvRow row(RequestId request) const noexcept {
     return {.ids = requests_[request.index()].row, .tokens_per_id = 1};
