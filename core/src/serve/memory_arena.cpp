@@ -60,15 +60,22 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   return part;
 }
 
-/// Extents with numbers in use, or that are never handed out, are mapped first, then those with the lowest numbers.
+/// Extents with numbers in use, or that are never handed out, are mapped first, then those with the lowest numbers. The
+/// others are closed in runs: each close looks at all free numbers.
 void MemoryArena::map_at_start(Part& part, std::int32_t extents) {
   const auto end = static_cast<std::int32_t>(part.extents.size());
   std::int32_t kept = 0;
   for (std::int32_t e = 0; e < end; ++e) kept += !is_empty(part, e);
-  for (std::int32_t e = 0; e < end; ++e) {
-    if (!is_empty(part, e) || kept++ < extents) continue;
-    index_.close(part.name, part.first(e), part.size(e));
-    enter(part, e, Extent::unmapped);
+  std::int32_t run = 0;  // numbers of the unmapped extents just before e
+  for (std::int32_t e = 0; e <= end; ++e) {
+    const bool closes = e < end && is_empty(part, e) && kept++ >= extents;
+    if (closes) {
+      enter(part, e, Extent::unmapped);
+      run += part.size(e);
+    } else if (run > 0) {
+      index_.close(part.name, std::min(part.first(e), part.numbers) - run, run);
+      run = 0;
+    }
   }
 }
 
