@@ -56,20 +56,25 @@ void KvPagePool::release(std::span<const KvIndex> indices) {
   }
 }
 
-void KvPagePool::close(std::int32_t first, std::int32_t count) {
-  require_pages(first, count, false);
-  std::int64_t kept = 0;
-  for (std::int64_t i = 0; i < free_pages_; ++i) {
-    const std::int32_t page = ring_at(i);
-    if (page < first || page - first >= count) ring_at(kept++) = page;
+void KvPagePool::close(std::span<const NumberRange> ranges) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    try {
+      require_pages(ranges[i], false);
+    } catch (...) {
+      for (const NumberRange& marked : ranges.first(i)) mark_closed(marked, false);
+      throw;
+    }
+    mark_closed(ranges[i], true);
   }
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < free_pages_; ++i)
+    if (const std::int32_t page = ring_at(i); state(page) == 0) ring_at(kept++) = page;
   closed_pages_ += free_pages_ - kept;
   free_pages_ = kept;
-  for (std::int32_t page = std::max(first, 1); page < first + count; ++page) state(page) |= closed_bit;
 }
 
 void KvPagePool::open(std::int32_t first, std::int32_t count) {
-  require_pages(first, count, true);
+  require_pages({first, count}, true);
   for (std::int32_t page = std::max(first, 1); page < first + count; ++page) {
     state(page) &= used_bit;
     if (state(page) != 0) continue;
@@ -78,7 +83,13 @@ void KvPagePool::open(std::int32_t first, std::int32_t count) {
   }
 }
 
-void KvPagePool::require_pages(std::int32_t first, std::int32_t count, bool closed) const {
+void KvPagePool::mark_closed(const NumberRange& range, bool closed) noexcept {
+  for (std::int32_t page = std::max(range.first, 1); page < range.first + range.count; ++page)
+    state(page) = static_cast<std::uint8_t>((state(page) & used_bit) | (closed ? closed_bit : 0));
+}
+
+void KvPagePool::require_pages(const NumberRange& range, bool closed) const {
+  const auto [first, count] = range;
   require(first >= 0 && first <= pages() + 1, "first", first, "must be a page");
   require(count >= 0 && count <= pages() + 1 - first, "count", count, "must end inside the pool");
   for (std::int32_t page = std::max(first, 1); page < first + count; ++page)

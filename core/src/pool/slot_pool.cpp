@@ -6,6 +6,8 @@
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
 
+#include <algorithm>
+
 namespace stateport {
 
 struct SlotPool::Books {
@@ -65,24 +67,29 @@ bool SlotPool::is_closed(SlotId slot) const noexcept {
   return slot.valid() && slot.value() < capacity_slots_ && books_->closed[slot.index()] != 0;
 }
 
-void SlotPool::close(std::int32_t first, std::int32_t count) {
-  require_range(first, count);
-  for (std::int32_t slot = first; slot < first + count; ++slot)
-    require(books_->closed[SlotId{slot}.index()] == 0, "slot", slot, "is closed");
-  std::int32_t kept = 0;
-  for (std::int32_t i = 0; i < free_count_; ++i) {
-    const SlotId slot = books_->ring[ring_index(i)];
-    if (slot.value() < first || slot.value() - first >= count) books_->ring[ring_index(kept++)] = slot;
+void SlotPool::close(std::span<const NumberRange> ranges) {
+  const auto mark = [&](const NumberRange& range, bool closed) {
+    std::fill_n(books_->closed.begin() + range.first, range.count, std::uint8_t{closed});
+  };
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    try {
+      require_range(ranges[i], false);
+    } catch (...) {
+      for (const NumberRange& marked : ranges.first(i)) mark(marked, false);
+      throw;
+    }
+    mark(ranges[i], true);
   }
+  std::int32_t kept = 0;
+  for (std::int32_t i = 0; i < free_count_; ++i)
+    if (const SlotId slot = books_->ring[ring_index(i)]; books_->closed[slot.index()] == 0)
+      books_->ring[ring_index(kept++)] = slot;
   closed_count_ += free_count_ - kept;
   free_count_ = kept;
-  for (std::int32_t slot = first; slot < first + count; ++slot) books_->closed[SlotId{slot}.index()] = 1;
 }
 
 void SlotPool::open(std::int32_t first, std::int32_t count) {
-  require_range(first, count);
-  for (std::int32_t slot = first; slot < first + count; ++slot)
-    require(books_->closed[SlotId{slot}.index()] != 0, "slot", slot, "is not closed");
+  require_range({first, count}, true);
   for (std::int32_t slot = first; slot < first + count; ++slot) {
     books_->closed[SlotId{slot}.index()] = 0;
     if (slots_[SlotId{slot}.index()].owner != nobody) continue;
@@ -91,9 +98,13 @@ void SlotPool::open(std::int32_t first, std::int32_t count) {
   }
 }
 
-void SlotPool::require_range(std::int32_t first, std::int32_t count) const {
+void SlotPool::require_range(const NumberRange& range, bool closed) const {
+  const auto [first, count] = range;
   require(first >= 0 && first <= capacity_slots_, "first", first, "must be a slot");
   require(count >= 0 && count <= capacity_slots_ - first, "count", count, "must end inside the pool");
+  for (std::int32_t slot = first; slot < first + count; ++slot)
+    require((books_->closed[SlotId{slot}.index()] != 0) == closed, "slot", slot,
+            closed ? "is not closed" : "is closed");
 }
 
 void SlotPool::unlock(SlotId slot) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/memory_move.hpp>
 
 #include <cstdint>
@@ -17,8 +18,8 @@ class ElasticIndex {
   [[nodiscard]] virtual std::int32_t free_numbers(MemoryPart part) const noexcept = 0;
   /// The number is closed, or can be handed out. False for one that is never handed out.
   [[nodiscard]] virtual bool is_free(MemoryPart part, std::int32_t number) const = 0;
-  /// No number of [first, first + count) is handed out from now on. None is closed; some may be in use, and stay so.
-  virtual void close(MemoryPart part, std::int32_t first, std::int32_t count) = 0;
+  /// No number of the ranges is handed out from now on. None is closed; some may be in use, and stay so.
+  virtual void close(MemoryPart part, std::span<const NumberRange> ranges) = 0;
   /// [first, first + count) are closed.
   virtual void open(MemoryPart part, std::int32_t first, std::int32_t count) = 0;
   /// by_extent[e]: how many numbers of [e * count, (e + 1) * count) have content that vacate() would take away.

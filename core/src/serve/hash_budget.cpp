@@ -80,9 +80,9 @@ bool HashBudget::is_free(MemoryPart part, std::int32_t number) const {
   return part == MemoryPart::states ? slots_.is_free(SlotId{number}) : kv_.places().numbers().is_free(number);
 }
 
-void HashBudget::close(MemoryPart part, std::int32_t first, std::int32_t count) {
-  if (part == MemoryPart::kv) return kv_.places().numbers().close(first, count);
-  slots_.close(first, count);
+void HashBudget::close(MemoryPart part, std::span<const NumberRange> ranges) {
+  if (part == MemoryPart::kv) return kv_.places().numbers().close(ranges);
+  slots_.close(ranges);
 }
 
 void HashBudget::open(MemoryPart part, std::int32_t first, std::int32_t count) {

@@ -39,7 +39,7 @@ class HashBudget final : public ElasticIndex {
 
   [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
-  void close(MemoryPart part, std::int32_t first, std::int32_t count) override;
+  void close(MemoryPart part, std::span<const NumberRange> ranges) override;
   void open(MemoryPart part, std::int32_t first, std::int32_t count) override;
   void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
   void vacate(MemoryPart part, std::vector<SlotCopy>& copies) override;

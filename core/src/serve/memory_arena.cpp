@@ -35,16 +35,17 @@ MemoryArena::MemoryArena(const RequestCacheOptions& options, ElasticIndex& index
   const ArenaExtents least = arena_least_extents(options);
   parts_ = {make_part(MemoryPart::kv, arena.kv, kv_blocks(options), least.kv),
             make_part(MemoryPart::states, arena.states, checkpoint_slots(options), least.states)};
-  const ArenaExtents mapped = arena_extents_at_start(options);
-  map_at_start(parts_[0], static_cast<std::int32_t>(mapped.kv));
-  map_at_start(parts_[1], static_cast<std::int32_t>(mapped.states));
   const std::size_t extents = parts_[0].extents.size() + parts_[1].extents.size();
   moves_.reserve(extents);
-  outstanding_.reserve(extents);
+  outstanding_.reserve(2 * extents);  // at least as many are settled as are not when the settled ones are removed
+  closing_.reserve(extents);
   movable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
   chosen_.reserve(movable_.capacity());
   kv_copies_.reserve(static_cast<std::size_t>(parts_[0].numbers));
   moved_to_.reserve(kv_copies_.capacity());
+  const ArenaExtents mapped = arena_extents_at_start(options);
+  map_at_start(parts_[0], static_cast<std::int32_t>(mapped.kv));
+  map_at_start(parts_[1], static_cast<std::int32_t>(mapped.states));
 }
 
 MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers,
@@ -60,23 +61,18 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   return part;
 }
 
-/// Extents with numbers in use, or that are never handed out, are mapped first, then those with the lowest numbers. The
-/// others are closed in runs: each close looks at all free numbers.
+/// Extents with numbers in use, or that are never handed out, are mapped first, then those with the lowest numbers.
 void MemoryArena::map_at_start(Part& part, std::int32_t extents) {
   const auto end = static_cast<std::int32_t>(part.extents.size());
   std::int32_t kept = 0;
   for (std::int32_t e = 0; e < end; ++e) kept += !is_empty(part, e);
-  std::int32_t run = 0;  // numbers of the unmapped extents just before e
-  for (std::int32_t e = 0; e <= end; ++e) {
-    const bool closes = e < end && is_empty(part, e) && kept++ >= extents;
-    if (closes) {
-      enter(part, e, Extent::unmapped);
-      run += part.size(e);
-    } else if (run > 0) {
-      index_.close(part.name, std::min(part.first(e), part.numbers) - run, run);
-      run = 0;
-    }
+  for (std::int32_t e = 0; e < end; ++e) {
+    if (!is_empty(part, e) || kept++ < extents) continue;
+    enter(part, e, Extent::unmapped);
+    closing_.push_back(part.numbers_of(e));
   }
+  index_.close(part.name, closing_);
+  closing_.clear();
 }
 
 void MemoryArena::enter(Part& part, std::int32_t extent, Extent state) noexcept {
@@ -171,12 +167,11 @@ void MemoryArena::age_lack(Part& part) noexcept {
   if (++part.lack_age > lack_decisions_max) part.lack = 0;
 }
 
-/// Tries the extents with the lowest numbers first, but for one that the system has refused: that may stay refused.
+/// Goes round the extents, so that one that the system has refused is the last to be tried again.
 void MemoryArena::map(Part& part, std::int32_t extents) {
-  const auto all = static_cast<std::int32_t>(part.extents.size());
-  for (std::int32_t i = 0; i < all && extents > 0; ++i) {
-    const std::int32_t e = part.try_first + i < all ? part.try_first + i : part.try_first + i - all;
+  for (std::size_t i = 0; i < part.extents.size() && extents > 0; ++i) {
     if (!can_map() || unassigned_bytes() < part.shape.bytes) return;
+    const std::int32_t e = std::exchange(part.next_to_map, part.after(part.next_to_map));
     if (part.extents[static_cast<std::size_t>(e)] != Extent::unmapped) continue;
     enter(part, e, Extent::mapping);
     decide(MemoryMove::Kind::map, part, e);
@@ -185,13 +180,15 @@ void MemoryArena::map(Part& part, std::int32_t extents) {
   }
 }
 
-/// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content.
+/// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content. The
+/// search for empty ones goes round.
 void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
   const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from, kept));
-  if (wanted <= 0) return;
   chosen_.clear();
-  for (auto e = static_cast<std::int32_t>(from.extents.size()) - 1; e >= 0 && std::ssize(chosen_) < wanted; --e)
+  for (std::size_t i = 0; i < from.extents.size() && std::ssize(chosen_) < wanted; ++i) {
+    const std::int32_t e = std::exchange(from.next_to_give, from.after(from.next_to_give));
     if (from.extents[static_cast<std::size_t>(e)] == Extent::mapped && is_empty(from, e)) choose(from, e);
+  }
   if (std::ssize(chosen_) < wanted) {
     movable_.resize(from.extents.size());
     index_.count_movable(from.name, from.shape.count, movable_);
@@ -202,7 +199,9 @@ void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
     choose(from, *extent);
   }
   if (chosen_.empty()) return;
-  // All are closed by now, so that no content moves from one of them to another.
+  // All are closed before content moves, so that none moves from one of them to another.
+  index_.close(from.name, closing_);
+  closing_.clear();
   index_.vacate(from.name, kv_copies_);
   for (const std::int32_t e : chosen_) {
     require_invariant(is_empty(from, e), "MemoryArena", "an extent keeps content");
@@ -217,7 +216,7 @@ std::span<const std::int32_t> MemoryArena::moved_to() {
 }
 
 void MemoryArena::choose(Part& from, std::int32_t extent) {
-  index_.close(from.name, from.first(extent), from.size(extent));
+  closing_.push_back(from.numbers_of(extent));
   enter(from, extent, Extent::unmapping);
   chosen_.push_back(extent);
 }
@@ -245,7 +244,10 @@ std::optional<std::int32_t> MemoryArena::emptiest(const Part& part) const {
 
 void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent) {
   moves_.push_back({.id = ++last_move_, .kind = kind, .part = part.name, .extent = extent});
-  outstanding_.push_back(moves_.back());
+  if (outstanding_.size() == outstanding_.capacity())
+    std::erase_if(outstanding_, [](const Decided& decided) { return decided.is_settled; });
+  outstanding_.push_back({.move = moves_.back()});
+  ++under_way_;
 }
 
 MemoryPlan MemoryArena::take() {
@@ -254,10 +256,12 @@ MemoryPlan MemoryArena::take() {
 }
 
 void MemoryArena::settle(std::uint64_t id, bool done) {
-  const auto at = std::ranges::find(outstanding_, id, &MemoryMove::id);
-  require(at != outstanding_.end(), "move", id, "is not under way");
-  const MemoryMove move = *at;
-  outstanding_.erase(at);
+  const auto at =
+      std::ranges::lower_bound(outstanding_, id, {}, [](const Decided& decided) { return decided.move.id; });
+  require(at != outstanding_.end() && at->move.id == id && !at->is_settled, "move", id, "is not under way");
+  const MemoryMove move = at->move;
+  at->is_settled = true;
+  if (--under_way_ == 0) outstanding_.clear();
   Part& part = parts_[static_cast<std::size_t>(move.part)];
   const bool unmaps = move.kind == MemoryMove::Kind::unmap;
   refused_ += !done;
@@ -267,7 +271,6 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
     if (unmaps) return;
     ++refusals_;
     decisions_since_refusal_ = 0;
-    part.try_first = move.extent + 1 == static_cast<std::int32_t>(part.extents.size()) ? 0 : move.extent + 1;
     return;
   }
   enter(part, move.extent, Extent::mapped);
@@ -307,7 +310,7 @@ void MemoryArena::check() const {
     require_invariant(part.count(Extent::mapped) >= part.least, structure, "a part has less than it needs");
     moving += static_cast<std::size_t>(part.count(Extent::unmapping) + part.count(Extent::mapping));
   }
-  require_invariant(moving == outstanding_.size(), structure, "a move is lost");
+  require_invariant(moving == under_way_, structure, "a move is lost");
 }
 
 }  // namespace stateport::detail

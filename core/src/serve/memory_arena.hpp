@@ -71,7 +71,8 @@ class MemoryArena final : public CacheArena {
     std::array<std::int32_t, 4> in_state = {};  ///< extents, by Extent
     std::int32_t least = 0;                     ///< extents that stay mapped
     std::int32_t low = 0;                       ///< numbers; fewer free ones are too few
-    std::int32_t try_first = 0;                 ///< the extent that is tried first
+    std::int32_t next_to_map = 0;               ///< the extent that is looked at next
+    std::int32_t next_to_give = 0;              ///< the same
     std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
     std::int32_t lack = 0;                      ///< numbers that the part is to get beside
     std::int32_t lack_age = 0;                  ///< decisions since it was noted
@@ -81,7 +82,16 @@ class MemoryArena final : public CacheArena {
     [[nodiscard]] std::int32_t size(std::int32_t extent) const noexcept {
       return first(extent) + shape.count <= numbers ? shape.count : numbers - first(extent);
     }
+    [[nodiscard]] NumberRange numbers_of(std::int32_t extent) const noexcept { return {first(extent), size(extent)}; }
+    [[nodiscard]] std::int32_t after(std::int32_t extent) const noexcept {
+      return std::cmp_less(extent + 1, extents.size()) ? extent + 1 : 0;
+    }
     [[nodiscard]] std::int64_t bytes_of(std::int64_t many) const noexcept { return many * shape.bytes / shape.count; }
+  };
+
+  struct Decided {
+    MemoryMove move;
+    bool is_settled = false;
   };
 
   [[nodiscard]] Part make_part(MemoryPart name, const ExtentShape& shape, std::int32_t numbers, std::int64_t least);
@@ -105,12 +115,14 @@ class MemoryArena final : public CacheArena {
   std::int64_t bytes_;
   std::int64_t headroom_bytes_;
   std::array<Part, memory_part_count> parts_;
-  std::vector<MemoryMove> moves_;        ///< of this answer
-  std::vector<MemoryMove> outstanding_;  ///< decided and not settled
-  std::vector<SlotCopy> kv_copies_;      ///< of this answer
-  std::vector<std::int32_t> moved_to_;   ///< scratch of moved_to()
-  std::vector<std::int32_t> movable_;    ///< contents, by extent
-  std::vector<std::int32_t> chosen_;     ///< extents
+  std::vector<MemoryMove> moves_;       ///< of this answer
+  std::vector<Decided> outstanding_;    ///< ascending by id; settled ones are removed when there is no room
+  std::size_t under_way_ = 0;           ///< of these, not settled
+  std::vector<NumberRange> closing_;    ///< scratch
+  std::vector<SlotCopy> kv_copies_;     ///< of this answer
+  std::vector<std::int32_t> moved_to_;  ///< scratch of moved_to()
+  std::vector<std::int32_t> movable_;   ///< contents, by extent
+  std::vector<std::int32_t> chosen_;    ///< extents
   std::uint64_t last_move_ = 0;
   std::int64_t refused_ = 0;
   std::int32_t refusals_ = 0;  ///< of maps, since one was done or memory was given back

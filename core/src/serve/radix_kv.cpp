@@ -312,9 +312,9 @@ bool RadixKv::is_free(MemoryPart part, std::int32_t number) const {
   return part == MemoryPart::kv ? kv_.is_free(number) : tree_.slots().is_free(SlotId{number});
 }
 
-void RadixKv::close(MemoryPart part, std::int32_t first, std::int32_t count) {
-  if (part == MemoryPart::kv) return kv_.close(first, count);
-  tree_.close_slots(first, count);
+void RadixKv::close(MemoryPart part, std::span<const NumberRange> ranges) {
+  if (part == MemoryPart::kv) return kv_.close(ranges);
+  tree_.close_slots(ranges);
 }
 
 void RadixKv::open(MemoryPart part, std::int32_t first, std::int32_t count) {

@@ -210,8 +210,8 @@ void PrefixTree::release_slots(std::span<const SlotId> slots) {
   impl_->pool().release(slots);
 }
 
-void PrefixTree::close_slots(std::int32_t first, std::int32_t count) {
-  impl_->pool().close(first, count);
+void PrefixTree::close_slots(std::span<const NumberRange> ranges) {
+  impl_->pool().close(ranges);
 }
 
 void PrefixTree::open_slots(std::int32_t first, std::int32_t count) {

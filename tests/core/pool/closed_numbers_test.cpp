@@ -68,15 +68,23 @@ void close_and_open(Random& random, Made&& pool) {
     const std::int32_t first = random.between32(-1, Pool::numbers);
     const std::int32_t count = random.between32(-1, 4);
     switch (random.between(0, 5)) {
-      case 0:
-        if (all_of(first, count, [&](std::int32_t i) { return !closed.contains(i); })) {
-          pool.pool.close(first, count);
-          for (std::int32_t i = first; i < first + count; ++i)
-            if (i != Pool::unused) closed.insert(i);
+      case 0: {
+        // Two ranges, all or nothing; they may overlap.
+        const std::array ranges = {NumberRange{first, count},
+                                   NumberRange{random.between32(-1, Pool::numbers), random.between32(0, 2)}};
+        std::set<std::int32_t> named;
+        bool good = true;
+        for (const NumberRange& range : ranges)
+          good = good && all_of(range.first, range.count,
+                                [&](std::int32_t i) { return !closed.contains(i) && named.insert(i).second; });
+        if (good) {
+          pool.pool.close(ranges);
+          closed.merge(named);
         } else {
-          REQUIRE_THROWS_AS(pool.pool.close(first, count), InvalidArgument);
+          REQUIRE_THROWS_AS(pool.pool.close(ranges), InvalidArgument);
         }
         break;
+      }
       case 1:
         if (all_of(first, count, [&](std::int32_t i) { return closed.contains(i); })) {
           pool.pool.open(first, count);

@@ -63,6 +63,12 @@ class RequestId {
   Value value_ = -1;
 };
 
+/// The numbers [first, first + count) of blocks, pages or slots.
+struct NumberRange {
+  std::int32_t first = 0;
+  std::int32_t count = 0;
+};
+
 }  // namespace stateport
 
 template <class Tag>

@@ -39,10 +39,10 @@ class KvPagePool {
   /// (nothing released) for an index out of range or in a free page.
   void release(std::span<const KvIndex> indices);
 
-  /// No page of [first, first + count) is handed out until open() names it: neither those that are free, nor those in
-  /// use once they are released. Page 0 may be among them. Throws InvalidArgument, and changes nothing, for a range
-  /// that is not inside the pool, and a page that is closed. O(free pages).
-  void close(std::int32_t first, std::int32_t count);
+  /// No page of the ranges is handed out until open() names it: neither those that are free, nor those in use once they
+  /// are released. Page 0 may be among them. Throws InvalidArgument, and changes nothing, for a range that is not
+  /// inside the pool, and a page that is closed or named twice. O(free pages), for all ranges together.
+  void close(std::span<const NumberRange> ranges);
   /// The pages of the range can be handed out again; free ones come last, in ascending order. Throws as close() does,
   /// for a page that is not closed.
   void open(std::int32_t first, std::int32_t count);
@@ -61,7 +61,8 @@ class KvPagePool {
     return ring_[static_cast<std::size_t>((first_ + position) % pages())];
   }
   [[nodiscard]] std::uint8_t& state(std::int32_t page) noexcept { return state_[static_cast<std::size_t>(page)]; }
-  void require_pages(std::int32_t first, std::int32_t count, bool closed) const;
+  void mark_closed(const NumberRange& range, bool closed) noexcept;
+  void require_pages(const NumberRange& range, bool closed) const;
 
   std::int32_t page_size_;
   std::vector<std::int32_t> ring_;   ///< free pages at positions [first_, first_ + free_pages_) modulo its size

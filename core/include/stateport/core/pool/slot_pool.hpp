@@ -83,10 +83,10 @@ class SlotPool {
   void release(std::span<const SlotId> slots);
   void release(SlotId slot) { release({&slot, 1}); }
 
-  /// No slot of [first, first + count) is handed out until open() names it: neither those that are free, nor those that
-  /// are owned once they are released. Throws InvalidArgument, and changes nothing, for a range that is not inside the
-  /// pool, and a slot that is closed. O(free slots).
-  void close(std::int32_t first, std::int32_t count);
+  /// No slot of the ranges is handed out until open() names it: neither those that are free, nor those that are owned
+  /// once they are released. Throws InvalidArgument, and changes nothing, for a range that is not inside the pool, and
+  /// a slot that is closed or named twice. O(free slots), for all ranges together.
+  void close(std::span<const NumberRange> ranges);
   /// The slots of the range can be handed out again; free ones come in ascending order. Throws as close() does, for a
   /// slot that is not closed.
   void open(std::int32_t first, std::int32_t count);
@@ -134,7 +134,7 @@ class SlotPool {
   struct Books;
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
-  void require_range(std::int32_t first, std::int32_t count) const;
+  void require_range(const NumberRange& range, bool closed) const;
   [[nodiscard]] const Slot& owned(SlotId slot) const {
     require(slot.valid() && slot.value() < capacity_slots_, "slot", slot, "is out of range");
     const Slot& entry = slots_[slot.index()];

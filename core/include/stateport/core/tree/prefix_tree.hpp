@@ -163,7 +163,7 @@ class PrefixTree {
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
   void release_slots(std::span<const SlotId> slots);
   /// Take slots out of use and back: see SlotPool::close() and open().
-  void close_slots(std::int32_t first, std::int32_t count);
+  void close_slots(std::span<const NumberRange> ranges);
   void open_slots(std::int32_t first, std::int32_t count);
   /// The tag of the state after exactly `tokens`, which a checkpoint must carry to be inserted there. O(tokens).
   [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space = {}) const;
