@@ -66,24 +66,42 @@ TEST_CASE("two tenants get the oracle's tokens and final states when memory that
   }
 }
 
-TEST_CASE("every cache in slots gives them when memory moves between KV and states, in all combinations") {
+namespace {
+
+/// Runs caches under random schedules, of each of which `draw(random, tiers)` draws the rest, and `runs(cache, tiers,
+/// seed)` says whether a cache is asked. Returns what they counted; nothing after fewer seeds than 300.
+template <class DrawRest, class Runs>
+std::map<std::string_view, CacheCounts> check_combinations(const DrawRest& draw, const Runs& runs) {
   std::uint64_t seeds = 0;
   std::map<std::string_view, CacheCounts> counts;
   test::for_each_seed(300, [&](test::Random& random, std::uint64_t seed) {
     ++seeds;
     const bool tiers = random.chance(40);
-    const Problem problem = draw_problem(seed, {.overlap = random.chance(50),
-                                                .tiers = tiers,
-                                                .tenants = random.chance(30),
-                                                .arena = true,
-                                                .named = random.chance(30)});
-    for (const std::string_view cache : {"slots", "tree", "tree-copy"}) {
+    const Problem problem = draw_problem(seed, draw(random, tiers));
+    for (const std::string_view cache : cache_names()) {
+      if (!runs(cache, tiers, seed)) continue;
       const auto failure = check(problem, cache, counts[cache]);
       if (failure) FAIL(*failure);
     }
   });
-  if (seeds < 300) return;
-  for (const auto& [cache, count] : counts) {
+  if (seeds < 300) counts.clear();
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("every cache in slots gives them when memory moves between KV and states, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(30),
+                .arena = true,
+                .named = random.chance(30)};
+  };
+  const auto in_slots = [](std::string_view cache, bool, std::uint64_t) {
+    return cache == "slots" || cache == "tree" || cache == "tree-copy";
+  };
+  for (const auto& [cache, count] : check_combinations(draw, in_slots)) {
     CAPTURE(cache);
     CHECK(count.hit_tokens * 10 > count.lookup_tokens);
     CHECK(count.memory_moves > 1000);
@@ -92,21 +110,13 @@ TEST_CASE("every cache in slots gives them when memory moves between KV and stat
 }
 
 TEST_CASE("every cache gives them when prompts name positions and states lie before tails, in all combinations") {
-  std::uint64_t seeds = 0;
-  std::map<std::string_view, CacheCounts> counts;
-  test::for_each_seed(300, [&](test::Random& random, std::uint64_t seed) {
-    ++seeds;
-    const bool tiers = random.chance(40);
-    const Problem problem =
-        draw_problem(seed, {.overlap = random.chance(50), .tiers = tiers, .tenants = random.chance(30), .named = true});
-    for (const std::string_view cache : cache_names()) {
-      if (cache == "none" || (tiers && cache != cache_of_seed(seed))) continue;
-      const auto failure = check(problem, cache, counts[cache]);
-      if (failure) FAIL(*failure);
-    }
-  });
-  if (seeds < 300) return;
-  for (const auto& [cache, count] : counts) {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50), .tiers = tiers, .tenants = random.chance(30), .named = true};
+  };
+  const auto one_with_tiers = [](std::string_view cache, bool tiers, std::uint64_t seed) {
+    return cache != "none" && (!tiers || cache == cache_of_seed(seed));
+  };
+  for (const auto& [cache, count] : check_combinations(draw, one_with_tiers)) {
     CAPTURE(cache);
     CHECK(count.hit_tokens * 10 > count.lookup_tokens);
     CHECK(count.planned_ahead > 1000);

@@ -197,81 +197,76 @@ TEST_CASE("a plan with a wrong move is refused whole, and its moves can be asked
   CHECK(arena.finish() == Answers{{3, true}, {4, true}, {5, true}});
 }
 
+namespace {
+
+/// The stores of MovingArena, over the device's memory behind calls that may be refused.
+struct RefusingArena {
+  std::unique_ptr<detail::VirtualMemory> real = detail::native_virtual_memory(0, false);
+  test::FakeDevice device{.granularity = device_granularity(), .unmaps_runs = real->unmaps_runs(), .real = real.get()};
+  ElasticResource resource{{.limit_bytes = 100 * device_granularity()},
+                           std::make_unique<test::FakeVirtualMemory>(device)};
+  ElasticStore kv_store{resource, elastic_kv(device_granularity()), {.slots = 8}};
+  ElasticStore state_store{resource, elastic_states(device_granularity()), {.slots = 12}};
+  MemoryMover mover{kv_store, state_store};
+  Stream stream = Stream::create();
+};
+
+}  // namespace
+
 TEST_CASE("a move that the system refuses at any call ends undone, and nothing has changed") {
-  const std::size_t granule = device_granularity();
-  const auto real = detail::native_virtual_memory(0, false);
-  test::FakeDevice device{.granularity = granule, .unmaps_runs = real->unmaps_runs(), .real = real.get()};
-  ElasticResource resource({.limit_bytes = 100 * granule}, std::make_unique<test::FakeVirtualMemory>(device));
-  ElasticStore kv_store(resource, elastic_kv(granule), {.slots = 8});
-  ElasticStore state_store(resource, elastic_states(granule), {.slots = 12});
-  MemoryMover mover(kv_store, state_store);
-  const Stream stream = Stream::create();
+  RefusingArena arena;
   std::uint64_t id = 0;
   const auto carry_out = [&](Kind kind, int refuse_in) {
-    device.refused = 0;
-    device.refuse_in = refuse_in;
+    arena.device.refused = 0;
+    arena.device.refuse_in = refuse_in;
     const MemoryMove move{.id = ++id, .kind = kind, .part = state_part, .extent = 1};
-    mover.enqueue({.kv_copies = {}, .moves = {&move, 1}}, stream);
-    mover.finish();
-    device.refuse_in = 0;
+    arena.mover.enqueue({.kv_copies = {}, .moves = {&move, 1}}, arena.stream);
+    arena.mover.finish();
+    arena.device.refuse_in = 0;
     Settled settled;
-    REQUIRE(mover.poll({&settled, 1}) == 1);
+    REQUIRE(arena.mover.poll({&settled, 1}) == 1);
     REQUIRE(settled.id == id);
-    REQUIRE(settled.done == (device.refused == 0));
-    REQUIRE(state_store.is_mapped(1) == ((kind == Kind::map) == settled.done));
+    REQUIRE(settled.done == (arena.device.refused == 0));
+    REQUIRE(arena.state_store.is_mapped(1) == ((kind == Kind::map) == settled.done));
     return settled.done;
   };
   for (const Kind kind : {Kind::map, Kind::unmap, Kind::map}) {
     int refuse_in = 1;
     while (!carry_out(kind, refuse_in)) ++refuse_in;
     CHECK(refuse_in > 2);
-    CHECK(device.broken == std::vector<std::string>{});
+    CHECK(arena.device.broken == std::vector<std::string>{});
   }
 }
 
 TEST_CASE("an extent that is half mapped because the system refused the way back is refused from then on") {
-  const std::size_t granule = device_granularity();
-  const auto real = detail::native_virtual_memory(0, false);
-  test::FakeDevice device{.granularity = granule, .unmaps_runs = real->unmaps_runs(), .real = real.get()};
-  ElasticResource resource({.limit_bytes = 100 * granule}, std::make_unique<test::FakeVirtualMemory>(device));
-  ElasticStore kv_store(resource, elastic_kv(granule), {.slots = 8});
-  ElasticStore state_store(resource, elastic_states(granule), {.slots = 12});
-  MemoryMover mover(kv_store, state_store);
-  const Stream stream = Stream::create();
+  RefusingArena arena;
   const std::array<MemoryMove, 2> plan = {map_of(1, kv_part, 2), map_of(2, kv_part, 1)};
-  device.refuse_in = 4 + 2;  // creates; the first tensor's access
-  device.refuse_count = 2;
-  mover.enqueue({.kv_copies = {}, .moves = plan}, stream);
-  CHECK(device.refused == 2);
-  mover.enqueue({.kv_copies = {}, .moves = {plan.data(), 1}}, stream);
+  arena.device.refuse_in = 4 + 2;  // creates; the first tensor's access
+  arena.device.refuse_count = 2;
+  arena.mover.enqueue({.kv_copies = {}, .moves = plan}, arena.stream);
+  CHECK(arena.device.refused == 2);
+  arena.mover.enqueue({.kv_copies = {}, .moves = {plan.data(), 1}}, arena.stream);
   std::array<Settled, 3> settled;
-  CHECK(mover.poll(settled) == 3);
+  CHECK(arena.mover.poll(settled) == 3);
   CHECK(settled == std::array{Settled{1, false}, Settled{2, true}, Settled{1, false}});
-  CHECK(kv_store.is_mapped(1));
-  CHECK_FALSE(kv_store.is_mapped(2));
+  CHECK(arena.kv_store.is_mapped(1));
+  CHECK_FALSE(arena.kv_store.is_mapped(2));
 }
 
 TEST_CASE("an unmap that the system refuses half-way, with the way back, ends as done: nothing may use the extent") {
-  const std::size_t granule = device_granularity();
-  const auto real = detail::native_virtual_memory(0, false);
-  test::FakeDevice device{.granularity = granule, .unmaps_runs = real->unmaps_runs(), .real = real.get()};
-  ElasticResource resource({.limit_bytes = 100 * granule}, std::make_unique<test::FakeVirtualMemory>(device));
-  ElasticStore kv_store(resource, elastic_kv(granule), {.slots = 8});
-  ElasticStore state_store(resource, elastic_states(granule), {.slots = 12});
-  MemoryMover mover(kv_store, state_store);
-  const Stream stream = Stream::create();
+  RefusingArena arena;
   const MemoryMove map = map_of(1, kv_part, 1);
   const MemoryMove unmap = unmap_of(2, kv_part, 1);
-  mover.enqueue({.kv_copies = {}, .moves = {&map, 1}}, stream);
-  device.refuse_in = 2;  // the second call that unmaps
-  device.refuse_count = 2;
-  mover.enqueue({.kv_copies = {}, .moves = {&unmap, 1}}, stream);
-  mover.finish();
+  arena.mover.enqueue({.kv_copies = {}, .moves = {&map, 1}}, arena.stream);
+  arena.device.refuse_in = 2;  // the second call that unmaps
+  arena.device.refuse_count = 2;
+  arena.mover.enqueue({.kv_copies = {}, .moves = {&unmap, 1}}, arena.stream);
+  arena.mover.finish();
   std::array<Settled, 2> settled;
-  CHECK(mover.poll(settled) == 2);
+  CHECK(arena.mover.poll(settled) == 2);
   CHECK(settled == std::array{Settled{1, true}, Settled{2, true}});
-  CHECK(device.refused == 2);
-  CHECK_FALSE(kv_store.is_mapped(1));
+  CHECK(arena.device.refused == 2);
+  CHECK_FALSE(arena.kv_store.is_mapped(1));
 }
 
 TEST_CASE("enqueue, poll and finish allocate nothing") {
