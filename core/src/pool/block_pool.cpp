@@ -317,6 +317,33 @@ void BlockPool::free_listed(std::span<const BlockId> blocks) {
   report_deregistered(blocks, books_->hashes);
 }
 
+void BlockPool::forget(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) require(at(block).hash > 0, "block", block, "is not registered");
+  constexpr std::int32_t forgotten = -1;  // children of a block, for now
+  for (const BlockId id : blocks)
+    if (raw(id).parent.valid()) --raw(raw(id).parent).children;
+  for (const BlockId id : blocks) raw(id).children = forgotten;
+  for (Block& block : books_->blocks)
+    if (block.parent.valid() && (block.children == forgotten || raw(block.parent).children == forgotten)) {
+      if (raw(block.parent).children != forgotten) books_->offer(block.parent);
+      block.parent = {};
+    }
+  books_->listed.clear();
+  for (const BlockId id : blocks) {
+    Block& block = raw(id);
+    block.children = 0;
+    books_->victims.erase(books_->candidates(), static_cast<std::uint32_t>(id.value()));
+    if (block.is_cached()) {
+      --cached_count_;
+      books_->listed.push_back(id);
+    } else {
+      books_->hash_to_block.erase(block.hash, id);
+      block.hash = hash_not_computed;
+    }
+  }
+  free_listed(books_->listed);
+}
+
 void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick) {
   for (const BlockId block : blocks) require(!at(block).is_free(), "block", block, "is free");
   books_->unreferenced.clear();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/hash/name_key.hpp>
+#include "hash/namespace_tag.hpp"
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace stateport::detail {
 class AnswerUse {
  public:
   /// A request of the namespace ends. Whether to keep the state behind its answer.
-  [[nodiscard]] bool keeps(const Namespace& name_space) noexcept {
+  [[nodiscard]] bool keeps(const NamespaceTag& name_space) noexcept {
     Counts& counts = counts_of(name_space);
     const bool is_probe = ++counts.ended % probe_distance == 0;
     if (!is_probe && counts.kept >= trial && counts.continued * uses_per_state < counts.kept) return false;
@@ -25,7 +25,7 @@ class AnswerUse {
     return true;
   }
   /// A prompt of the namespace continues from such a state, which it is the first to do.
-  void continued(const Namespace& name_space) noexcept { ++counts_of(name_space).continued; }
+  void continued(const NamespaceTag& name_space) noexcept { ++counts_of(name_space).continued; }
 
  private:
   static constexpr std::uint32_t trial = 64;           ///< states that are kept before anything is known
@@ -38,13 +38,8 @@ class AnswerUse {
     std::uint32_t continued = 0;
   };
 
-  [[nodiscard]] Counts& counts_of(const Namespace& name_space) noexcept {
-    std::uint64_t hash = 0;
-    for (const auto* const name : {&name_space.salt, &name_space.extra_key}) {
-      hash = hash * 31 + (name->has_value() ? 1 : 0);
-      if (!name->has_value()) continue;
-      for (const char letter : (*name)->text()) hash = hash * 31 + static_cast<unsigned char>(letter);
-    }
+  [[nodiscard]] Counts& counts_of(const NamespaceTag& name_space) noexcept {
+    const std::uint64_t hash = std::uint64_t{name_space.extra_key} * 31 + name_space.salt;
     return counts_[static_cast<std::size_t>(hash % counts_.size())];
   }
 

@@ -76,7 +76,7 @@ void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const bool full = kv_.fills_block(row.request, computed);
   if (full) kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
   rows_.settle(pass, index, sampled);
-  if (!full || book_.columns.mode == AlignMode::none) return;
+  if (!full || book_.columns.mode == AlignMode::none || record(row.request).stale) return;
   for (std::size_t g = 0; g < rows_.groups(); ++g) publish_states(row, g);
 }
 
@@ -90,7 +90,7 @@ void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
     const BlockId block = rows_.at(row.request, group, boundary);
     if (block.value() == null_block) continue;
     const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
-    if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary)) continue;
+    if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary, record(row.request).tag)) continue;
     ++book_.published;
     kv_.note_state(row.request, at);
   }
@@ -121,7 +121,7 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
     for (std::size_t g = 0; g < rows_.groups(); ++g) {
       const BlockId block{rows_.loading(id)[g].value()};
       rows_.blocks(g).publication().wrote(block, tokens);
-      static_cast<void>(rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens));
+      static_cast<void>(rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag));
       kv_.note_state(id, at);
     }
     rows_.release(id);
@@ -134,6 +134,11 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
 void HashColumns::close(RequestId id, RequestEnd, const ReuseHint&) {
   rows_.release(id);
   kv_.end(id);
+}
+
+void HashColumns::forget(const Forgotten& forgotten) {
+  static_cast<void>(kv_.forget(forgotten));
+  for (std::size_t g = 0; g < rows_.groups(); ++g) rows_.blocks(g).forget(forgotten);
 }
 
 void HashColumns::forget_all() {

@@ -36,6 +36,7 @@ class HashColumns final : public RequestIndex {
     return kv_.finds_all(request, tokens) && has_states(request, tokens);
   }
   void forget_all() override;
+  void forget(const Forgotten& forgotten) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override {
     return rows_.split(record, start, tokens);
   }

@@ -114,7 +114,8 @@ void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
-  if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
+  const RequestRecord& request = record(row.request);
+  if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(book_, pass, row);
 }
@@ -164,6 +165,7 @@ void HashSlots::settle_decode(const RowPlan& row) {
 
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
 void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
+  if (record(request).stale) return;
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, book_);
@@ -310,13 +312,13 @@ void HashSlots::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
   if (!slot.valid()) return;
   book_.news.state_removed(0, state_prefix_[slot.index()]);
-  book_.ages.lost(slot, book_.now_s);
+  if (!book_.forgetting) book_.ages.lost(slot, book_.now_s);
   published_slot_[block.index()] = {};
 }
 
 void HashSlots::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
   for (const BlockId block : blocks) {
-    lost_with_blocks_ += published_slot_[block.index()].valid();
+    lost_with_blocks_ += published_slot_[block.index()].valid() && !book_.forgetting;
     lose_state(block);
   }
 }
@@ -376,6 +378,12 @@ CacheUsage HashSlots::usage() const noexcept {
           .states = budget_.states(),
           .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
+}
+
+void HashSlots::forget(const Forgotten& forgotten) {
+  const std::span<const BlockId> held = kv_.forget(forgotten);
+  for (const BlockId block : held) lose_state(block);
+  allocator_.invalidate(held);
 }
 
 void HashSlots::forget_all() {

@@ -33,6 +33,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override;
   void forget_all() override;
+  void forget(const Forgotten& forgotten) override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};

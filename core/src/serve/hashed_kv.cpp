@@ -15,6 +15,7 @@ HashedKv::HashedKv(RequestBook& book)
       prefix_of_(static_cast<std::size_t>(pool_.block_count())),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
+      tags_(prefix_of_.size()),
       rows_(static_cast<std::size_t>(book.options.max_requests)) {
   const std::size_t most = request_blocks(book.options);
   for (Row& row : rows_) {
@@ -24,6 +25,7 @@ HashedKv::HashedKv(RequestBook& book)
   }
   matched_.reserve(most);
   parents_.reserve(most);
+  forgotten_.reserve(prefix_of_.size());
   pool_.add_listener(*this);
 }
 
@@ -113,7 +115,7 @@ bool HashedKv::find_places(std::int64_t blocks) {
 void HashedKv::register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
   Row& row = rows_[request.index()];
   const std::size_t full = tokens.size() / static_cast<std::size_t>(block_size_);
-  if (full <= row.registered) return;
+  if (full <= row.registered || book_.record(request).stale) return;
   row.hashes.extend(hasher_, tokens, names);
   const std::size_t first = row.registered;
   const auto keys = row.hashes.keys().subspan(first, full - first);
@@ -132,8 +134,9 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     had_state_[block.index()] = 0;
     found_[block.index()] = 1;
     prefix_of_[block.index()] = prefix;
+    tags_[block.index()] = book_.record(request).tag;
     book_.news.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
-                         static_cast<std::int64_t>(i + 1) * block_size_, places_.of(block));
+                         static_cast<std::int64_t>(i + 1) * block_size_, places_.of(block), tags_[block.index()]);
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
   row.registered = full;
@@ -170,10 +173,20 @@ void HashedKv::reset() {
   pool_.add_listener(*this);
 }
 
+std::span<const BlockId> HashedKv::forget(const Forgotten& forgotten) {
+  forgotten_.clear();
+  for (std::int32_t i = 0; i < pool_.block_count(); ++i)
+    if (pool_.hash(BlockId{i}) > 0 && forgotten(tags_[static_cast<std::size_t>(i)])) forgotten_.push_back(BlockId{i});
+  for (const BlockId block : forgotten_) lose(block);
+  pool_.forget(forgotten_);
+  std::erase_if(forgotten_, [&](BlockId block) { return pool_.is_free(block); });
+  return forgotten_;
+}
+
 void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   for (const BlockId block : blocks) lose(block);
   places_.give_back(blocks);
-  evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
+  if (!book_.forgetting) evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
 }
 
 void HashedKv::lose(BlockId block) {

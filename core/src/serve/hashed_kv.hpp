@@ -56,6 +56,8 @@ class HashedKv final : private BlockListener {
   [[nodiscard]] std::int64_t evicted_blocks() const noexcept { return evicted_blocks_; }
   /// No block is found any more; without an event for each.
   void reset();
+  /// No hash finds these blocks any more, which it answers: those that are still held.
+  [[nodiscard]] std::span<const BlockId> forget(const Forgotten& forgotten);
 
   [[nodiscard]] BlockPool& pool() noexcept { return pool_; }
   [[nodiscard]] const BlockPool& pool() const noexcept { return pool_; }
@@ -92,10 +94,12 @@ class HashedKv final : private BlockListener {
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found
+  std::vector<NamespaceTag> tags_;       ///< by block, of those that are registered
   std::int64_t evicted_blocks_ = 0;
   std::vector<Row> rows_;  ///< by request
   std::vector<BlockId> matched_;
   std::vector<BlockHash> parents_;
+  std::vector<BlockId> forgotten_;  ///< of one call
 };
 
 }  // namespace stateport::detail

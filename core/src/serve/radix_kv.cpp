@@ -27,6 +27,13 @@ Namespace with_media(const PromptNames& names) {
   return result;
 }
 
+constexpr std::uint64_t number_of(const NamespaceTag& tag) noexcept {
+  return std::uint64_t{tag.extra_key} << 32 | tag.salt;
+}
+constexpr NamespaceTag tag_of(std::uint64_t number) noexcept {
+  return {.extra_key = static_cast<std::uint32_t>(number >> 32), .salt = static_cast<std::uint32_t>(number)};
+}
+
 /// The tree has to report its contents.
 bool reports(const RequestCacheOptions& options) {
   return options.events || options.tiers.enabled();
@@ -74,8 +81,10 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
 void RadixKv::reclaim(const Freed& freed) {
   kv_.release(freed.kv);
   for (const SlotId state : freed.slots) {
-    ++evicted_states_;
-    book_.ages.lost(state, book_.now_s);
+    if (!book_.forgetting) {
+      ++evicted_states_;
+      book_.ages.lost(state, book_.now_s);
+    }
     if (std::exchange(is_reported_[state.index()], std::uint8_t{0}) != 0)
       for (std::size_t g = 0; g < book_.groups; ++g)
         book_.news.state_removed(static_cast<std::int32_t>(g), prefix_of_[state.index()]);
@@ -179,12 +188,14 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, name_space(id)));
   inserted_ = key;
   inserted_kv_ = std::span(request.row).first(count);
+  inserted_tag_ = record(id).stale ? std::nullopt : std::optional(record(id).tag);
   freed_.clear();
   const InsertResult inserted = tree_.insert(
       {.tokens = key,
        .kv = inserted_kv_,
        .slot = state,
        .name_space = name_space(id),
+       .name_tag = number_of(record(id).tag),
        .prev_tokens = request.held_tokens,
        .chunked = !donation.ends,
        .spare = donation.spare,
@@ -201,7 +212,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   ++book_.published;
   book_.ages.made(state, book_.now_s);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
-  if (!book_.news.on()) return true;
+  if (!book_.news.on() || record(id).stale) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
   prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   is_reported_[state.index()] = 1;
@@ -279,6 +290,7 @@ void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step,
                 .kv = std::span(request.row).first(static_cast<std::size_t>(request.held_tokens)),
                 .slot = {},
                 .name_space = name_space(id),
+                .name_tag = number_of(record(id).tag),
                 .prev_tokens = request.held_tokens,
                 .prompt = {.past = request.hit.past, .hint = hint}},
                freed_);
@@ -293,6 +305,22 @@ void RadixKv::release_kv(RequestId id, std::int64_t kept) {
 void RadixKv::unlock(RequestId id) {
   requests_[id.index()].lock.release();
   requests_[id.index()].held_tokens = 0;
+  if (!record(id).stale) return;
+  const auto is_own = [&](const Namespace& name, std::uint64_t) { return name == name_space(id); };
+  forget_nodes(std::ref(is_own));  // a reference needs no memory
+}
+
+void RadixKv::forget(const Forgotten& forgotten) {
+  const auto chosen = [&](const Namespace&, std::uint64_t number) { return forgotten(tag_of(number)); };
+  forget_nodes(std::ref(chosen));
+}
+
+void RadixKv::forget_nodes(const std::function<bool(const Namespace&, std::uint64_t)>& chosen) {
+  book_.forgetting = true;
+  freed_.clear();
+  static_cast<void>(tree_.forget(chosen, freed_));
+  reclaim(freed_);
+  book_.forgetting = false;
 }
 
 CacheUsage RadixKv::usage() const noexcept {
@@ -377,7 +405,7 @@ void RadixKv::on_kv_event(const KvEvent& event) {
   for (const BlockDigest& block : event.blocks) {
     const KvIndex kv = inserted_kv_[static_cast<std::size_t>(tokens)];
     tokens += page;
-    book_.news.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
+    book_.news.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page), inserted_tag_);
     parent = block;
   }
 }

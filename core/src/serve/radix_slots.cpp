@@ -65,7 +65,7 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   if (ends_.empty()) return opened;
   if (live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
   if (opened->hit.valid() && std::exchange(ends_[opened->hit.index()], std::uint8_t{0}) != 0)
-    answers_.continued(names.name_space);
+    answers_.continued(record(id).tag);
   return opened;
 }
 
@@ -287,7 +287,7 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
 /// With tail_tokens the state behind a whole answer is kept only where prompts continue answers.
 bool RadixSlots::keeps_end(RequestId id, RequestEnd how) {
   const bool is_answer = how == RequestEnd::finished && record(id).computed >= record(id).prompt_tokens;
-  return ends_.empty() || !is_answer || answers_.keeps(record(id).name_space);
+  return ends_.empty() || !is_answer || answers_.keeps(record(id).tag);
 }
 
 void RadixSlots::keep_to_budget() {

@@ -35,6 +35,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override {
     return kv_.has_state(request, tokens);
   }
+  void forget(const Forgotten& forgotten) override { kv_.forget(forgotten); }
   void forget_all() override { kv_.forget_all(); }
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {

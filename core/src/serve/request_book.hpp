@@ -73,6 +73,7 @@ struct RequestBook {
   std::int32_t dropped = 0;
   std::vector<RefusedBreakpoint> refused;  ///< of this commit
   std::int32_t running = 0;                ///< requests
+  bool forgetting = false;                 ///< contents that go now are forgotten, and not counted as evicted
   ElasticIndex* elastic = nullptr;         ///< the index, if an arena can move its memory
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};

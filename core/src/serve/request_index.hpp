@@ -68,6 +68,9 @@ class RequestIndex {
   /// The state after the first `tokens` tokens of the request, which are computed, can be found. O(tokens).
   [[nodiscard]] virtual bool has_state(RequestId request, std::int64_t tokens) const = 0;
   virtual void forget_all() = 0;
+  /// Forgets these contents while requests run: all that no request holds is gone, and no later prompt finds the rest,
+  /// which goes when its requests end. The requests of these namespaces are stale already. O(all).
+  virtual void forget(const Forgotten& forgotten) = 0;
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;

@@ -27,7 +27,8 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     : book_(options),
       index_(make_request_index(book_)),
       check_(book_.options, book_.records, book_.passes),
-      group_commits_(book_.groups) {
+      group_commits_(book_.groups),
+      names_(options.epoch) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
   free_requests_.reserve(book_.records.size());
@@ -53,11 +54,12 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
-  record.fill(prompt, book_.options.block_size_tokens);
+  const Namespace name_space = names_.current(prompt.name_space);
+  record.fill(prompt, name_space, book_.options.block_size_tokens);
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   book_.now_s = clock_.at(prompt.now_s);
-  const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = prompt.name_space, .media = prompt.media});
+  const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = name_space, .media = prompt.media});
   if (!opened) {
     if (tiers_) tiers_->end_call();
     return std::nullopt;
@@ -337,6 +339,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   if (tiers_) tiers_->stop_asking(request);
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
+  if (book_.record(request).stale) how = RequestEnd::aborted;
   index_->close(request, how, known);
   if (arena_) arena_->make_room();
   if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
@@ -373,9 +376,39 @@ RowState RequestLife::state(RequestId request, std::size_t group) const {
   return book_.states.of(request)[group];
 }
 
+std::uint64_t RequestLife::advance_epoch() {
+  names_.advance();
+  forget(Forgotten{});
+  return names_.epoch();
+}
+
+void RequestLife::forget(const Namespace& name_space, ForgetBy by) {
+  require(by <= ForgetBy::salt, "by", static_cast<int>(by), "is no ForgetBy");
+  Forgotten forgotten{.extra_key = by != ForgetBy::salt, .salt = by != ForgetBy::extra_key};
+  const NamespaceTag tag = NamespaceTag::of(name_space);
+  if (forgotten.extra_key) forgotten.tag.extra_key = tag.extra_key;
+  if (forgotten.salt) forgotten.tag.salt = tag.salt;
+  if (names_.rename(forgotten))
+    forget(forgotten);
+  else
+    advance_epoch();
+}
+
+/// The tiers first: what the device loses after that, they do not store.
+void RequestLife::forget(const Forgotten& forgotten) {
+  for (RequestRecord& record : book_.records) record.stale |= record.running && forgotten(record.tag);
+  if (tiers_) tiers_->forget(forgotten);
+  book_.forgetting = true;
+  index_->forget(forgotten);
+  book_.forgetting = false;
+  if (tiers_) tiers_->end_call();
+}
+
 void RequestLife::reset() {
-  require_state(book_.running == 0, "reset", "running_requests", book_.running, "must be 0");
-  if (tiers_) tiers_->check_reset();
+  if (book_.running > 0 || (tiers_ && tiers_->transfers_under_way() > 0)) {
+    advance_epoch();
+    return;
+  }
   while (book_.passes.size() > 0) drop_newest();
   index_->forget_all();
   if (tiers_) tiers_->index().reset();

@@ -37,13 +37,15 @@ RequestRecord::RequestRecord(const RequestCacheOptions& options)
   media.reserve(static_cast<std::size_t>(options.block_size_tokens));
 }
 
-void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
+void RequestRecord::fill(const Prompt& prompt, const Namespace& epoch_name, std::int64_t block_size_tokens) {
   tokens.assign(prompt.tokens);
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
   begun = false;
   quiet_until = 0;
-  name_space = prompt.name_space;
+  stale = false;
+  tag = NamespaceTag::of(prompt.name_space);
+  name_space = epoch_name;
   const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;
   const auto tail = std::ranges::lower_bound(prompt.media, full_tokens, {}, &MediaKey::first_token);
   media.clear();

@@ -6,6 +6,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
+#include "hash/namespace_tag.hpp"
 #include "serve/token_list.hpp"
 
 #include <cstdint>
@@ -41,13 +42,16 @@ struct alignas(64) RequestRecord {
   KvRow kv;  ///< all that memory was found for
   bool running = false;
   bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in its hit
-  Namespace name_space;
+  bool stale = false;    ///< its contents were forgotten: it publishes nothing
+  NamespaceTag tag;      ///< of the prompt's namespace
+  Namespace name_space;  ///< of the epoch in which it started
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;
 
   /// Makes room for all that a request of such a cache can have.
   explicit RequestRecord(const RequestCacheOptions& options);
-  void fill(const Prompt& prompt, std::int64_t block_size_tokens);
+  /// `epoch_name` is the name of its namespace in this epoch.
+  void fill(const Prompt& prompt, const Namespace& epoch_name, std::int64_t block_size_tokens);
   /// A row of the request ran, and sampled these tokens.
   void count(const RowPlan& row, std::span<const Token> sampled) {
     tokens.append(sampled);

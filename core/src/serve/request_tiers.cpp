@@ -130,9 +130,11 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
 
 /// The request has its answers. False: it waits for more.
 bool RequestTiers::look_again(RequestId id) {
-  look(id, device_.cached_now(id));
-  device_.note_memory(id);
-  if (waits(id)) return false;
+  if (!records_[id.index()].stale) {
+    look(id, device_.cached_now(id));
+    device_.note_memory(id);
+    if (waits(id)) return false;
+  }
   go_on(id);
   return true;
 }
@@ -218,7 +220,8 @@ SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
     const auto end = index_.settle(result);
     if (!end) continue;
     const RequestId id = end->request;
-    if (!end->asked) finish_load(id, end->done);
+    // Contents that a stale request loads were forgotten meanwhile: others must not find them.
+    if (!end->asked) finish_load(id, end->done && !records_[id.index()].stale);
     ready += !end->asked || look_again(id);
   }
   end_call();
@@ -257,11 +260,6 @@ void RequestTiers::set_speeds(const TierSpeeds& speeds) {
 
 TierUsage RequestTiers::usage(Medium medium) const {
   return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.levels()[medium].usage;
-}
-
-void RequestTiers::check_reset() const {
-  require_state(index_.transfers_under_way() == 0, "reset", "transfers_under_way", index_.transfers_under_way(),
-                "must be 0");
 }
 
 }  // namespace stateport::detail

@@ -14,6 +14,7 @@ StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews&
       publication_(group.blocks + reserved_state_blocks),
       news_(news),
       prefix_of_(static_cast<std::size_t>(group.blocks + reserved_state_blocks)),
+      tags_(prefix_of_.size()),
       found_(prefix_of_.size(), 0) {
   take_null_block();
   pool_.add_listener(*this);
@@ -47,7 +48,8 @@ void StateBlocks::release(std::span<const BlockId> blocks) {
   pool_.release(blocks);
 }
 
-bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens) {
+bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens,
+                          const NamespaceTag& tag) {
   if (pool_.hash(block) > 0 || !publication_.publish(block, tokens)) return false;
   if (const BlockId before = pool_.find(key); before.valid()) {
     if (prefix_of_[before.index()] == prefix) {
@@ -58,9 +60,20 @@ bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix
   }
   found_[block.index()] = 1;
   prefix_of_[block.index()] = prefix;
+  tags_[block.index()] = tag;
   pool_.register_hashes({&block, 1}, {&key, 1});
   news_.state_stored(group_, prefix, tokens, SlotId{block.value()});
   return true;
+}
+
+void StateBlocks::forget(const Forgotten& forgotten) {
+  all_.clear();
+  for (std::int32_t i = 0; i < pool_.block_count(); ++i)
+    if (pool_.hash(BlockId{i}) > 0 && forgotten(tags_[static_cast<std::size_t>(i)])) all_.push_back(BlockId{i});
+  for (const BlockId block : all_) lose(block);
+  const std::int64_t evictions = evictions_;  // these are forgotten, not evicted
+  pool_.forget(all_);
+  evictions_ = evictions;
 }
 
 void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {

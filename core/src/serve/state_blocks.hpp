@@ -6,6 +6,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/cache_news.hpp"
+#include "hash/namespace_tag.hpp"
 #include "serve/request_options.hpp"
 
 #include <cstdint>
@@ -34,7 +35,9 @@ class StateBlocks final : private BlockListener {
   void release(std::span<const BlockId> blocks);
   /// The block can be found from now on if it holds state@tokens in both parts, and no other block with this state can.
   /// True if that is new. A block that cannot be found is free when it is released.
-  bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens);
+  bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens, const NamespaceTag& tag);
+  /// No hash finds these states any more. A block that nobody holds is free.
+  void forget(const Forgotten& forgotten);
   [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
   [[nodiscard]] const PublicationCheck& publication() const noexcept { return publication_; }
   /// Blocks that take() could give out now.
@@ -61,9 +64,10 @@ class StateBlocks final : private BlockListener {
   PublicationCheck publication_;
   CacheNews& news_;
   std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
+  std::vector<NamespaceTag> tags_;     ///< the same
   std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
   std::int64_t evictions_ = 0;
-  std::vector<BlockId> all_;  ///< scratch of take_null_block(), with room for every block
+  std::vector<BlockId> all_;  ///< scratch, with room for every block
 };
 
 }  // namespace stateport::detail

@@ -211,6 +211,7 @@ void Admission::on_device_again(std::uint32_t node, CacheContent content) {
 void Admission::unpin(std::uint32_t node, CacheContent content) {
   contents_.let_go(node, content);
   if (contents_.item(node, content).readers > 0) return;
+  if (nodes_[node].is_forgotten) leave_forgotten(node);
   on_device_again(node, content);
   prune(node);
 }
@@ -227,6 +228,26 @@ void Admission::lost(std::uint32_t node, CacheContent content, Medium medium) {
   } else {
     kv_is_gone(node);
   }
+}
+
+void Admission::forget(std::uint32_t node) {
+  TierNode& entry = nodes_[node];
+  if ((entry.state.in & on_device) != 0) nodes_.drop_need(node, Medium::device);
+  entry.device_groups = 0;
+  entry.kv_block = -1;
+  entry.is_forgotten = true;
+  entry.state.in &= below_device;
+  entry.kv.in &= below_device;
+  leave_forgotten(node);
+}
+
+void Admission::leave_forgotten(std::uint32_t node) {
+  for (const CacheContent content : {CacheContent::state, CacheContent::kv_block}) {
+    const TierItem& item = contents_.item(node, content);
+    for (const Medium medium : levels_.tiers())
+      if ((item.in & bit(medium)) != 0 && !item.going && item.readers == 0) contents_.leave(node, content, medium);
+  }
+  contents_.forget_state(node);
 }
 
 void Admission::arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done) {

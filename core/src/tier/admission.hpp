@@ -48,6 +48,9 @@ class Admission {
   void unpin(std::uint32_t node, CacheContent content);
   /// A load or a copy found the image missing or damaged.
   void lost(std::uint32_t node, CacheContent content, Medium medium);
+  /// The contents of this node leave every medium: at once, or when what moves them or reads them has ended. The node
+  /// stays until the next prune() at the earliest.
+  void forget(std::uint32_t node);
   /// A store or a copy ended. `done`: all of its images have arrived.
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
   /// The tier held this KV before the cache was made. The tier evicts it if no state needs it when it wants room.
@@ -64,6 +67,7 @@ class Admission {
   void evict_behind(std::uint32_t node);
   void prune_path(std::uint32_t node);
   void prune_block(std::uint32_t node, Medium medium);
+  void leave_forgotten(std::uint32_t node);
   void move_kv(std::uint32_t node, Medium from);
 
   Residency& contents_;

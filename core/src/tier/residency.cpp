@@ -146,7 +146,9 @@ void Residency::finish(std::uint32_t node, CacheContent content, const UnderWay&
   if (copied && !transfer.stays) levels_[transfer.from].going_bytes -= bytes;
   // An image that a load found damaged meanwhile may be the one that the tier kept in place of this one.
   const bool is_lost = (item.lost & bit(transfer.to)) != 0;
-  done = done && !is_lost;
+  const bool is_forgotten = nodes_[node].is_forgotten;
+  const bool is_unwanted = done && is_forgotten;
+  done = done && !is_lost && !is_forgotten;
   if (done) {
     item.in |= bit(transfer.to);
     ++(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
@@ -159,12 +161,13 @@ void Residency::finish(std::uint32_t node, CacheContent content, const UnderWay&
     ++tier.usage.refused_images;
     if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
     // Some of its groups may have arrived.
-    if (is_lost || (content == CacheContent::state && groups_ > 1)) drop(node, content, transfer.to);
+    if (is_lost || is_unwanted || (content == CacheContent::state && groups_ > 1)) drop(node, content, transfer.to);
   }
   if (copied && (item.in & bit(transfer.from)) != 0) {
     // An image that could not be moved must go all the same: else nothing makes room again.
     const bool moves = !transfer.stays && (done || item.readers == 0);
-    if (moves || (item.lost & bit(transfer.from)) != 0) leave(node, content, transfer.from);
+    const bool goes = (item.lost & bit(transfer.from)) != 0 || (is_forgotten && item.readers == 0);
+    if (moves || goes) leave(node, content, transfer.from);
     if (content == CacheContent::state) orders_.offer(node);
   }
 }

@@ -114,6 +114,18 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   return true;
 }
 
+void TierIndex::forget(const Forgotten& forgotten) {
+  flush();
+  TierNodes& nodes = contents_.nodes();
+  const auto is_chosen = [&](std::uint32_t node) {
+    return nodes[node].used && (!nodes[node].is_tagged || forgotten(nodes[node].tag));
+  };
+  for (std::uint32_t node = 0; node < nodes.made(); ++node)
+    if (is_chosen(node)) admission_.forget(node);
+  for (std::uint32_t node = 0; node < nodes.made(); ++node)
+    if (is_chosen(node)) admission_.prune(node);
+}
+
 void TierIndex::reset() {
   require_state(transfers_under_way() == 0, "reset", "transfers under way", transfers_under_way(), "must be 0");
   drop_found();

@@ -80,6 +80,9 @@ class TierIndex {
   [[nodiscard]] TransferPlan take_transfers() { return transfers_.take_plan(); }
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return transfers_.size(); }
   void set_speeds(const TierSpeeds& speeds) noexcept { times_.set_speeds(speeds); }
+  /// Forgets these contents, and those of which no namespace is known. Transfers may be under way. The device has lost
+  /// its own, or is about to.
+  void forget(const Forgotten& forgotten);
   /// Forgets everything, in all tiers. Throws InvalidState while transfers are under way.
   void reset();
   /// Throws std::logic_error naming the first violation. O(all).

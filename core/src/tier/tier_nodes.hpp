@@ -7,6 +7,7 @@
 
 #include "containers/hash_index.hpp"
 #include "containers/table.hpp"
+#include "hash/namespace_tag.hpp"
 
 #include <array>
 #include <bit>
@@ -84,6 +85,9 @@ struct TierNode {
   std::uint64_t made_in = 0;        ///< the call that put the state on the device
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
+  bool is_tagged = false;           ///< `tag` is known: the device had the KV since the cache was made
+  bool is_forgotten = false;        ///< its contents leave as soon as nothing moves or reads them
+  NamespaceTag tag;
 
   /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {

@@ -26,12 +26,14 @@ TierStores::TierStores(const TierSetup& setup, Residency& contents, Admission& a
 }
 
 void TierStores::kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens,
-                           std::int32_t block) {
+                           std::int32_t block, const NamespaceTag& tag) {
   // States alone need no KV, so that nothing has to be known of the blocks before them.
   const std::uint32_t node = nodes_.intern(prefix, contents_.states_alone() ? PrefixHash{} : parent, tokens);
   if (node == TierNode::none) return;
   nodes_[node].kv.in |= on_device;
   nodes_[node].kv_block = block;
+  nodes_[node].tag = tag;
+  nodes_[node].is_tagged = true;
   admission_.on_device_again(node, CacheContent::kv_block);
 }
 

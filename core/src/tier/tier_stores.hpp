@@ -22,7 +22,8 @@ class TierStores {
  public:
   TierStores(const TierSetup& setup, Residency& contents, Admission& admission);
 
-  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
+  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block,
+                 const NamespaceTag& tag);
   void kv_lost(const PrefixHash& prefix);
   /// KV of the device lies elsewhere: that of block b in block moved_to[b], if that is not negative. O(nodes).
   void kv_moved(std::span<const std::int32_t> moved_to);

@@ -36,7 +36,7 @@ std::uint32_t NamespaceTable::find(const Namespace& name_space) const noexcept {
   return numbers_.find(hash(name_space), [&](std::uint32_t number) { return records_[number].name == name_space; });
 }
 
-std::uint32_t NamespaceTable::find_or_add(const Namespace& name_space) noexcept {
+std::uint32_t NamespaceTable::find_or_add(const Namespace& name_space, std::uint64_t tag) noexcept {
   if (const std::uint32_t known = find(name_space); known != none) return known;
   std::uint32_t number = static_cast<std::uint32_t>(records_.size());
   if (free_.empty()) {
@@ -46,6 +46,7 @@ std::uint32_t NamespaceTable::find_or_add(const Namespace& name_space) noexcept 
     free_.pop_back();
   }
   records_[number].name = name_space;
+  records_[number].tag = tag;
   numbers_.insert(hash(name_space), number);
   return number;
 }

@@ -28,8 +28,10 @@ class NamespaceTable {
   void reserve(std::size_t names);
   [[nodiscard]] std::uint32_t find(const Namespace& name_space) const noexcept;  ///< none if it has no number
   /// Precondition for a new namespace: there is room.
-  [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space) noexcept;
+  [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space, std::uint64_t tag = 0) noexcept;
   [[nodiscard]] const Namespace& name(std::uint32_t number) const noexcept { return records_[number].name; }
+  /// PrefixInsert::name_tag.
+  [[nodiscard]] std::uint64_t tag(std::uint32_t number) const noexcept { return records_[number].tag; }
 
   void add_child(std::uint32_t number) noexcept { ++records_[number].children; }
   void drop_child(std::uint32_t number) noexcept;
@@ -46,6 +48,7 @@ class NamespaceTable {
  private:
   struct Record {
     Namespace name;
+    std::uint64_t tag = 0;
     std::uint32_t children = 0;
   };
 

@@ -180,6 +180,12 @@ EvictResult PrefixTree::evict_closed_states(Freed& freed) {
   return result;
 }
 
+EvictResult PrefixTree::forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed) {
+  EvictResult result;
+  impl_->forget(chosen, freed, result);
+  return result;
+}
+
 PrefixLock PrefixTree::lock(NodeId node) {
   require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
   if (node.is_root()) return {};

@@ -48,7 +48,7 @@ void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_token
 
 std::uint32_t RadixTree::add_pages(std::uint32_t parent, const PrefixInsert& prefix, const RadixWalk& found,
                                    std::uint32_t end_page) noexcept {
-  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
+  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space, prefix.name_tag);
   if (parent != root && nodes_.listed(parent)) victims_.drop(parent);
   const auto begin = static_cast<std::size_t>(nodes_.tokens_of(found.pages));
   const auto count = static_cast<std::size_t>(nodes_.tokens_of(end_page)) - begin;

@@ -43,6 +43,8 @@ class RadixTree {
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
   /// See PrefixTree.
+  void forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed, EvictResult& result);
+  /// See PrefixTree.
   void move_pages(const std::function<std::int32_t(std::int32_t)>& new_page);
 
   /// Pins the path, and the state that the node has or gets. Not the root.

@@ -111,6 +111,21 @@ class Model {
     return true;
   }
 
+  void forget(const Blocks& blocks) {
+    for (const BlockId block : blocks)
+      for (Block& other : blocks_)
+        if (other.parent == block) other.parent = {};
+    for (const BlockId block : blocks) {
+      at(block).parent = {};
+      if (at(block).ref_count == 0) {
+        drop(block);
+        continue;
+      }
+      if (map.contains(at(block).hash) && map[at(block).hash] == block) map.erase(at(block).hash);
+      at(block).hash = hash_not_computed;
+    }
+  }
+
   void set_last_use(const Blocks& blocks, std::int64_t value) {
     for (const BlockId block : blocks) at(block).tick = value;
   }
@@ -411,7 +426,15 @@ TEST_CASE("random block pool operations agree with plain lists") {
       return blocks;
     };
     for (int step = 0; step < 80; ++step) {
-      switch (random.between(0, 7)) {
+      switch (random.between(0, 8)) {
+        case 8: {
+          Blocks blocks;
+          for (BlockId block{0}; block.value() < count; block = BlockId{block.value() + 1})
+            if (pool.hash(block) > 0 && random.chance(30)) blocks.push_back(block);
+          pool.forget(blocks);
+          model.forget(blocks);
+          break;
+        }
         case 0:
         case 1: {
           Blocks out(static_cast<std::size_t>(random.between(0, 4)));

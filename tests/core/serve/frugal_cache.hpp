@@ -64,6 +64,14 @@ class FrugalCache final : public RequestCache {
   std::int32_t running_requests() const noexcept override { return cache_->running_requests(); }
   CacheTiers* tiers() noexcept override { return tiers_.get(); }
   CacheArena* arena() noexcept override { return arena_.get(); }
+  std::uint64_t advance_epoch() override {
+    return frugal([&] { return cache_->advance_epoch(); });
+  }
+  std::uint64_t epoch() const noexcept override { return cache_->epoch(); }
+  void forget(const Namespace& name_space, ForgetBy by) override {
+    frugal([&] { cache_->forget(name_space, by); });
+  }
+  bool is_stale(RequestId request) const override { return cache_->is_stale(request); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }

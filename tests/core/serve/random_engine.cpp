@@ -119,6 +119,7 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
 void RandomEngine::join(const RandomEngine& other) {
   world_.share_remote(other.world_);
   old_ = other.old_;
+  versions_ = other.versions_;
 }
 
 void RandomEngine::step() {
@@ -138,6 +139,7 @@ void RandomEngine::step() {
   const bool may_settle = options_.tiers.remote_bytes == 0 || may_begin();
   if (!under_way_.empty() && may_settle && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   if (arena_) arena_->step(random_);
+  if (forgets_ && random_.chance(4)) forget();
   cache_->check_invariants();
   follow_events();
 }
@@ -222,6 +224,7 @@ RandomEngine::Tokens RandomEngine::seen(const Names& names, std::int64_t first, 
   for (Token& token : tokens) {
     token += names.tenant * tenants;
     if (names.media_at >= 0 && first >= names.media_at) token += 3 * tenants;
+    token += names.weights * 6 * tenants;
     ++first;
   }
   return tokens;
@@ -298,7 +301,8 @@ std::vector<std::int64_t> RandomEngine::random_breakpoints(std::int64_t prompt) 
 
 void RandomEngine::start() {
   if (options_.tiers.enabled() && !may_begin()) return;
-  const Old wanted = random_prompt();
+  Old wanted = random_prompt();
+  wanted.names.weights = weights_of(wanted.names.tenant);
   const auto& [prompt, names] = wanted;
   PromptSearch search = PromptSearch::everywhere;
   if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
@@ -351,6 +355,54 @@ void RandomEngine::insert() {
   for (std::size_t g = 0; g < group_count(options_); ++g)
     REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
   if (tokens == live.prompt) end(id);  // it has no token to sample from
+}
+
+/// The version of the weights of a tenant, as a small number.
+int RandomEngine::weights_of(int tenant) {
+  const Version& version = version_[static_cast<std::size_t>(tenant)];
+  const auto at = std::ranges::find(*versions_, version);
+  if (at == versions_->end()) versions_->push_back(version);
+  return static_cast<int>(std::ranges::find(*versions_, version) - versions_->begin());
+}
+
+/// Tenant 1 has a salt, tenant 2 an extra key, tenant 0 neither.
+void RandomEngine::forget() {
+  constexpr std::size_t versions_max = 30;  // numbers of tokens end
+  if (versions_->size() + 3 > versions_max) return;
+  ++forgotten;
+  const auto renew = [&](int tenant) {
+    version_[static_cast<std::size_t>(tenant)] = {cache_->epoch(), this, static_cast<int>(forgotten)};
+  };
+  const std::int64_t dice = random_.between(0, 4);
+  static const std::string long_name(1500, 'n');
+  if (dice == 0) {
+    const std::uint64_t epoch = cache_->epoch();
+    REQUIRE((random_.chance(50) && !running_.empty() ? (cache_->reset(), cache_->epoch()) : cache_->advance_epoch()) ==
+            epoch + 1);
+    version_.fill({epoch + 1, nullptr, 0});
+  } else if (dice == 1) {
+    cache_->forget({.extra_key = "another", .salt = long_name}, ForgetBy::salt);
+    renew(1);
+  } else if (dice == 2) {
+    cache_->forget({.extra_key = "two", .salt = "another"}, ForgetBy::extra_key);
+    renew(2);
+  } else if (dice == 3) {
+    cache_->forget({});
+    renew(0);
+  } else {
+    cache_->forget({}, ForgetBy::salt);  // of all that have none
+    renew(0);
+    renew(2);
+  }
+  check_stale();
+}
+
+void RandomEngine::check_stale() {
+  for (const auto& [id, live] : running_) REQUIRE(cache_->is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
+  const bool forgot_all = std::ranges::all_of(version_, [](const Version& each) { return std::get<1>(each) == nullptr; });
+  if (!forgot_all || cache_->running_requests() > 0 || pass_ || planned_) return;
+  CHECK(cache_->usage().kv_tokens == 0);
+  if (!in_columns(options_)) CHECK(cache_->usage().states == 0);
 }
 
 void RandomEngine::end(RequestId id) {
@@ -448,6 +500,7 @@ void RandomEngine::run_rows() {
     REQUIRE(start + given <= std::ssize(live.tokens));
     Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
     for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
+    stale_rows += cache_->is_stale(row.request);
     world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
     if (marked_ != nullptr) marked_->run(i, plan, tenant_of(live.names));
     row.sampled_at = live.tokens.size();
@@ -527,7 +580,7 @@ void RandomEngine::check_named(const PassCommit& commit, const std::vector<RunRo
 /// A prompt that leaves the one of the row at a named position with a checkpoint continues from there.
 void RandomEngine::hit_named(const RunRow& row, std::int64_t at) {
   const Live& live = running_.at(row.request);
-  if (live.names.media_at >= at) return;
+  if (live.names.media_at >= at || cache_->is_stale(row.request)) return;
   Old wanted{Tokens(live.tokens.begin(), live.tokens.begin() + at), live.names};
   wanted.tokens.push_back(5);  // which no other prompt has
   const auto started = start(wanted, PromptSearch::device, {});

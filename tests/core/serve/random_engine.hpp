@@ -53,6 +53,8 @@ class RandomEngine {
     marked_ = &memory;
     if (arena_) arena_->mark(memory);
   }
+  /// The weights change from now on, of all requests or of some tenants'.
+  void change_weights() noexcept { forgets_ = true; }
   void step();
   /// Ends everything and forgets it.
   void finish();
@@ -62,6 +64,8 @@ class RandomEngine {
   std::int64_t ahead = 0;
   std::int64_t end_copies = 0;
   std::int64_t inserts = 0;
+  std::int64_t forgotten = 0;   ///< calls that forgot contents
+  std::int64_t stale_rows = 0;  ///< rows of passes whose requests were stale
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
@@ -73,7 +77,9 @@ class RandomEngine {
   struct Names {
     int tenant = 0;              ///< 0: none
     std::int64_t media_at = -1;  ///< -1: there is none
+    int weights = 0;             ///< version of the weights with which the request began
   };
+  using Version = std::tuple<std::uint64_t, const RandomEngine*, int>;
   struct Old {
     Tokens tokens;
     Names names;
@@ -121,6 +127,9 @@ class RandomEngine {
   [[nodiscard]] Old random_prompt();
   [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);
   [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);
+  [[nodiscard]] int weights_of(int tenant);
+  void forget();
+  void check_stale();
   void end(RequestId id);
   void check_places(RequestId id);
   void insert();
@@ -147,6 +156,11 @@ class RandomEngine {
   bool second_ = false;           ///< it ran, too
   PassPlan plan_;
   double now_s_ = 0;
+  bool forgets_ = false;
+  /// Versions of weights that there were. Epochs are the same for all engines, what one has forgotten is its own:
+  /// epoch, engine, number of its forget(). Their number is the version.
+  std::shared_ptr<std::vector<Version>> versions_ = std::make_shared<std::vector<Version>>(1);
+  std::array<Version, 3> version_ = {};  ///< by tenant
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
   MarkedMemory* marked_ = nullptr;

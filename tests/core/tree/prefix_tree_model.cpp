@@ -277,6 +277,18 @@ void PrefixModel::unlock(const Lock& held) {
   if (held.node != 0) --at(held.node).state_lock;
 }
 
+void PrefixModel::forget(int name_space, Out& out) {
+  const auto next = [&](const auto& fits) {
+    const std::vector<int> all = live();
+    const auto found = std::ranges::find_if(all, [&](int i) { return node(i).name_space == name_space && fits(i); });
+    return found == all.end() ? 0 : *found;
+  };
+  const auto is_free_leaf = [&](int i) { return children(i) == 0 && node(i).full_lock == 0; };
+  const auto has_free_state = [&](int i) { return node(i).slot >= 0 && node(i).state_lock == 0; };
+  while (const int leaf = next(is_free_leaf)) remove(leaf, out);
+  while (const int owner = next(has_free_state)) drop_state(owner, out);
+}
+
 void PrefixModel::reset() {
   for (Node& n : nodes) n.alive = false;
 }

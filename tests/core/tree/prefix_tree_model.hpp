@@ -71,6 +71,7 @@ class PrefixModel {
                                              int name_space, std::size_t prev, std::int32_t priority, bool chunked,
                                              Out& out);
   std::pair<std::int64_t, std::int64_t> evict(std::int64_t tokens, std::int64_t states, Out& out);
+  void forget(int name_space, Out& out);
   void touch(int node);
   Lock lock(int node);
   void unlock(const Lock& lock);

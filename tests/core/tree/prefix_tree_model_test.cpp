@@ -62,6 +62,8 @@ class Comparison {
       give_back_slots();
     else if (random_.chance(10))
       reset();
+    else if (random_.chance(50))
+      forget();
     compare();
   }
 
@@ -295,6 +297,27 @@ class Comparison {
     tree_.release_slots(held_slots_);
     for (const SlotId slot : held_slots_) model_.free_slot(slot.value());
     held_slots_.clear();
+  }
+
+  /// Slots that become free in one call do so in any order.
+  void forget() {
+    const int name_space = random_name();
+    const Namespace& name = name_spaces[static_cast<std::size_t>(name_space)];
+    Freed freed;
+    PrefixModel::Out out;
+    const EvictResult got = tree_.forget([&](const Namespace& other, std::uint64_t) { return other == name; }, freed);
+    model_.forget(name_space, out);
+    REQUIRE(got == EvictResult{std::ssize(out.kv), std::ssize(out.slots)});
+    std::ranges::sort(out.kv);
+    free_kv_.insert(free_kv_.end(), freed.kv.begin(), freed.kv.end());
+    std::ranges::sort(freed.kv);
+    REQUIRE(freed.kv == out.kv);
+    model_.free_slots.resize(model_.free_slots.size() - out.slots.size());
+    for (const SlotId slot : freed.slots) {
+      REQUIRE(std::erase(out.slots, slot.value()) == 1);
+      model_.free_slot(slot.value());
+    }
+    REQUIRE(out.slots.empty());
   }
 
   void reset() {

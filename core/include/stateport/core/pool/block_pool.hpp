@@ -84,6 +84,9 @@ class BlockPool final : public BlockDirectory {
                        std::span<const BlockHash> parents = {});
   /// Frees `count` cached blocks, leaves first. False, and nothing changed, if there are not enough.
   [[nodiscard]] bool evict(std::int32_t count);
+  /// No hash finds these blocks any more: cached ones are free, the others once they are released. Also throws for a
+  /// block that is not registered. Precondition: each is named once. O(blocks of the pool).
+  void forget(std::span<const BlockId> blocks);
   /// Overrides the last-use tick, for example to offer blocks for eviction first.
   void set_last_use(std::span<const BlockId> blocks, std::int64_t tick);
 

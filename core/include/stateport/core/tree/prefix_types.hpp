@@ -147,6 +147,7 @@ struct PrefixInsert {
   /// state_tag of the whole pages of `tokens`.
   SlotId slot;
   Namespace name_space;
+  std::uint64_t name_tag = 0;  ///< of the caller, the same for each insert of a namespace, 0 for the unnamed one
   /// kv[0, prev_tokens) are the tree's own indices (whole pages, locked since the match that gave them); not read.
   std::int64_t prev_tokens = 0;
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts

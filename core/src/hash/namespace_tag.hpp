@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/hash/name_key.hpp>
+
+#include <cstdint>
+
+namespace stateport::detail {
+
+/// Short names of a namespace, by which contents know whose they are: 32 bits of each name, 0 for none. Two names that
+/// share a tag are forgotten together, which costs hits alone.
+struct NamespaceTag {
+  std::uint32_t extra_key = 0;
+  std::uint32_t salt = 0;
+
+  [[nodiscard]] static NamespaceTag of(const Namespace& name_space) noexcept;
+  friend constexpr bool operator==(const NamespaceTag&, const NamespaceTag&) noexcept = default;
+};
+
+/// The namespaces whose contents are forgotten.
+struct Forgotten {
+  NamespaceTag tag;
+  bool extra_key = false;  ///< it is compared; neither: all namespaces
+  bool salt = false;
+
+  [[nodiscard]] bool operator()(const NamespaceTag& other) const noexcept {
+    return (!extra_key || tag.extra_key == other.extra_key) && (!salt || tag.salt == other.salt);
+  }
+  friend constexpr bool operator==(const Forgotten&, const Forgotten&) noexcept = default;
+};
+
+}  // namespace stateport::detail

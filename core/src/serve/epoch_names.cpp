@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/epoch_names.hpp"
+
+#include <algorithm>
+#include <array>
+#include <random>
+#include <string_view>
+
+namespace stateport::detail {
+namespace {
+
+/// 30 bytes, and so a key without a digest.
+NameKey epoch_key(std::uint64_t epoch, std::uint32_t call, std::uint64_t nonce) {
+  constexpr std::string_view prefix = "stateport\n";
+  std::array<char, prefix.size() + 20> name = {};
+  std::ranges::copy(prefix, name.begin());
+  for (unsigned i = 0; i < 8; ++i) name[prefix.size() + i] = static_cast<char>(epoch >> (8 * i));
+  for (unsigned i = 0; i < 4; ++i) name[prefix.size() + 8 + i] = static_cast<char>(call >> (8 * i));
+  for (unsigned i = 0; i < 8; ++i) name[prefix.size() + 12 + i] = static_cast<char>(nonce >> (8 * i));
+  return std::string_view(name.data(), name.size());
+}
+
+}  // namespace
+
+bool EpochNames::rename(const Forgotten& forgotten) {
+  auto at = std::ranges::find(renamed_, forgotten, &Renamed::which);
+  if (at == renamed_.end()) {
+    if (renamed_.size() == renamed_max) return false;
+    at = renamed_.insert(at, {.which = forgotten});
+  }
+  at->call = ++calls_;
+  while (nonce_ == 0) {
+    std::random_device random;
+    nonce_ = std::uint64_t{random()} << 32 | random();
+  }
+  return true;
+}
+
+Namespace EpochNames::current(const Namespace& name_space) const {
+  if (epoch_ == 0 && renamed_.empty()) return name_space;
+  const NamespaceTag tag = NamespaceTag::of(name_space);
+  std::uint32_t call = 0;
+  for (const Renamed& renamed : renamed_)
+    if (renamed.which(tag)) call = std::max(call, renamed.call);
+  if (epoch_ == 0 && call == 0) return name_space;
+  Namespace result = name_space;
+  const NameKey key = epoch_key(epoch_, call, call == 0 ? 0 : nonce_);
+  result.extra_key = result.extra_key ? NameKey::both(*result.extra_key, key) : key;
+  return result;
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "random.hpp"
+#include "random_engine.hpp"
+#include "serve_alone.hpp"
+#include "tier_server.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::test;
+using Tokens = StateWorld::Tokens;
+
+namespace {
+
+const Namespace nobody;
+const Namespace ann{.salt = "ann"};
+const Namespace bob{.salt = "bob"};
+const Namespace ann_poet{.extra_key = "poet", .salt = "ann"};
+const Namespace bob_poet{.extra_key = "poet", .salt = "bob"};
+
+/// Computes all of the prompt in one pass, and ends.
+void serve(RequestCache& cache, const Tokens& prompt, const Namespace& name_space = {}) {
+  const RequestId id = cache.start({.tokens = prompt, .name_space = name_space}).value().request;
+  while (cache.computed(id) < std::ssize(prompt)) {
+    const auto tokens = static_cast<std::int32_t>(cache.chunk(id, 96).tokens);
+    const PassRow row{.request = id, .tokens = tokens};
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows_without_room == 0);
+    const std::int32_t sampled = cache.computed(id) + tokens == std::ssize(prompt) ? 1 : 0;
+    const Token token = 1;
+    static_cast<void>(cache.commit(plan.pass, {&sampled, 1}, std::span(&token, static_cast<std::size_t>(sampled))));
+  }
+  cache.finish(id);
+  cache.check_invariants();
+}
+
+/// How many tokens of the prompt a request finds.
+std::int64_t found(RequestCache& cache, const Tokens& prompt, const Namespace& name_space = {}) {
+  const StartedRequest started = cache.start({.tokens = prompt, .name_space = name_space}).value();
+  cache.abort(started.request);
+  return started.reused_tokens;
+}
+
+/// Names of the KV that the cache stored since the last call.
+std::set<std::array<std::uint64_t, 2>> stored(RequestCache& cache) {
+  std::set<std::array<std::uint64_t, 2>> names;
+  std::array<CacheEvent, 64> events;
+  while (const std::size_t count = cache.take_events(events))
+    for (const CacheEvent& event : std::span(events).first(count))
+      if (event.kind == CacheEvent::Kind::stored && event.content == CacheContent::kv_block)
+        names.insert(event.prefix.words);
+  return names;
+}
+
+/// The same, of contents that are gone.
+std::set<std::array<std::uint64_t, 2>> removed(RequestCache& cache) {
+  std::set<std::array<std::uint64_t, 2>> names;
+  std::array<CacheEvent, 64> events;
+  while (const std::size_t count = cache.take_events(events))
+    for (const CacheEvent& event : std::span(events).first(count))
+      if (event.kind == CacheEvent::Kind::removed && event.content == CacheContent::kv_block)
+        names.insert(event.prefix.words);
+  return names;
+}
+
+RequestCacheOptions with_events(Combination index) {
+  RequestCacheOptions options = small_cache(index);
+  options.events = true;
+  if (!in_columns(index)) slots(options).checkpoints = 12;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a new epoch finds nothing that older weights made, and its own contents as before") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(with_events(index));
+    const Tokens prompt = counting(49);
+    serve(*cache, prompt);
+    REQUIRE(found(*cache, prompt) == 48);
+    const CacheUsage before = cache->usage();
+    const auto old_names = stored(*cache);
+    CHECK(cache->advance_epoch() == 1);
+    CHECK(cache->epoch() == 1);
+    CHECK(removed(*cache) == old_names);
+    CHECK(cache->usage().kv_tokens == 0);
+    CHECK(cache->usage().states == 0);
+    CHECK(cache->usage().evicted_states == before.evicted_states);
+    CHECK(cache->usage().evicted_kv_tokens == before.evicted_kv_tokens);
+    CHECK(cache->stats().eviction_ages.total() == 0);
+    CHECK(found(*cache, prompt) == 0);
+    serve(*cache, prompt);
+    CHECK(found(*cache, prompt) == 48);
+    const auto new_names = stored(*cache);
+    CHECK(new_names.size() == old_names.size());
+    CHECK(std::ranges::none_of(new_names, [&](const auto& name) { return old_names.contains(name); }));
+  }
+}
+
+TEST_CASE("equal epochs give contents equal names in every cache") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = with_events(index);
+    const auto changed = make_request_cache(options);
+    static_cast<void>(changed->advance_epoch());
+    static_cast<void>(changed->advance_epoch());
+    options.epoch = 2;
+    const auto started_late = make_request_cache(options);
+    for (const Namespace& name_space : {nobody, ann, bob_poet}) {
+      serve(*changed, counting(24), name_space);
+      serve(*started_late, counting(24), name_space);
+    }
+    const auto names = stored(*changed);
+    CHECK(names.size() == 3 * 24 / 4);
+    CHECK(names == stored(*started_late));
+  }
+}
+
+TEST_CASE("an epoch leaves the KV and the state of a request that runs in place, until it ends") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const RequestCacheOptions options = with_events(index);
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    const Tokens prompt = counting(49);
+    serve_alone(*cache, world, prompt, 1);
+    // It continues from a checkpoint, whose memory its first pass has yet to read.
+    Tokens longer = prompt;
+    longer.resize(60, 7);
+    const StartedRequest started = cache->start({.tokens = longer}).value();
+    REQUIRE(started.reused_tokens == 48);
+    static_cast<void>(stored(*cache));
+    static_cast<void>(cache->advance_epoch());
+    cache->check_invariants();
+    CHECK(cache->is_stale(started.request));
+    CHECK(cache->usage().kv_tokens >= 48);
+    CHECK(cache->computed(started.request) == 48);
+    serve_alone(*cache, world, counting(40, 500), 1);
+    Tokens tokens = longer;
+    for (int step = 0; step < 20; ++step) {
+      const std::int64_t computed = cache->computed(started.request);
+      const PassRow row{.request = started.request, .tokens = step == 0 ? 12 : 1};
+      const PassPlan plan = cache->plan({&row, 1});
+      REQUIRE(plan.rows_without_room == 0);
+      world.before(plan);
+      const auto first = tokens.begin() + computed;
+      world.run(0, plan.rows[0], {tokens.begin(), first}, {first, first + row.tokens});
+      const std::int32_t sampled = 1;
+      const Token token = 3;
+      world.after(cache->commit(plan.pass, {&sampled, 1}, {&token, 1}));
+      tokens.push_back(token);
+      cache->check_invariants();
+    }
+    CHECK(found(*cache, tokens) == 0);
+    const std::int64_t others = 40;
+    cache->finish(started.request);
+    cache->check_invariants();
+    CHECK(cache->usage().kv_tokens <= others);
+    CHECK(found(*cache, tokens) == 0);
+    CHECK(found(*cache, longer) == 0);
+    CHECK(found(*cache, counting(40, 500)) > 0);
+  }
+}
+
+TEST_CASE("forget() compares the names that it is told to compare, and leaves all others") {
+  struct Case {
+    Namespace which;
+    ForgetBy by;
+    std::array<bool, 5> gone;  // of nobody, ann, bob, ann_poet, bob_poet
+  };
+  const std::array cases = {Case{nobody, ForgetBy::name_space, {true, false, false, false, false}},
+                            Case{ann, ForgetBy::name_space, {false, true, false, false, false}},
+                            Case{ann, ForgetBy::salt, {false, true, false, true, false}},
+                            Case{ann_poet, ForgetBy::extra_key, {false, false, false, true, true}},
+                            Case{nobody, ForgetBy::extra_key, {true, true, true, false, false}},
+                            Case{bob_poet, ForgetBy::name_space, {false, false, false, false, true}}};
+  const std::array<Namespace, 5> all = {nobody, ann, bob, ann_poet, bob_poet};
+  for (const Combination index : every_combination)
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(c);
+      const auto cache = make_request_cache(with_events(index));
+      const Tokens prompt = counting(25);
+      for (const Namespace& name_space : all) serve(*cache, prompt, name_space);
+      std::array<RequestId, 5> running;
+      for (std::size_t i = 0; i < 4; ++i)
+        running[i] = cache->start({.tokens = prompt, .name_space = all[i]}).value().request;
+      cache->forget(cases[c].which, cases[c].by);
+      cache->check_invariants();
+      for (std::size_t i = 0; i < 4; ++i) CHECK(cache->is_stale(running[i]) == cases[c].gone[i]);
+      for (std::size_t i = 0; i < 4; ++i) cache->finish(running[i]);
+      for (std::size_t i = 0; i < 5; ++i) CHECK(found(*cache, prompt, all[i]) == (cases[c].gone[i] ? 0 : 24));
+      CHECK(cache->usage().kv_tokens == 24 * std::ranges::count(cases[c].gone, false));
+      CHECK(cache->epoch() == 0);
+      for (const Namespace& name_space : all) serve(*cache, prompt, name_space);
+      for (const Namespace& name_space : all) CHECK(found(*cache, prompt, name_space) == 24);
+    }
+}
+
+TEST_CASE("two caches that forgot the same namespace share no later names of it") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto one = make_request_cache(with_events(index));
+    const auto other = make_request_cache(with_events(index));
+    for (RequestCache* const cache : {one.get(), other.get()}) {
+      cache->forget(ann);
+      serve(*cache, counting(25), ann);
+    }
+    const auto names = stored(*one);
+    CHECK(names.size() == 6);
+    CHECK(std::ranges::none_of(stored(*other), [&](const auto& name) { return names.contains(name); }));
+  }
+}
+
+TEST_CASE("more forgotten namespaces than are remembered begin a new epoch") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(with_events(index));
+    const Tokens prompt = counting(25);
+    serve(*cache, prompt, bob);
+    const RequestId running = cache->start({.tokens = prompt, .name_space = bob}).value().request;
+    for (int i = 0; i < 1024; ++i) cache->forget({.salt = std::to_string(i)});
+    cache->forget({.salt = "7"});  // is remembered already
+    CHECK(cache->epoch() == 0);
+    CHECK_FALSE(cache->is_stale(running));
+    CHECK(found(*cache, prompt, bob) == 24);
+    cache->forget({.salt = "one more"});
+    CHECK(cache->epoch() == 1);
+    CHECK(cache->is_stale(running));
+    CHECK(found(*cache, prompt, bob) == 0);
+    cache->finish(running);
+    CHECK(cache->usage().kv_tokens == 0);
+  }
+}
+
+TEST_CASE("reset() while a request runs begins a new epoch, and otherwise keeps it") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(with_events(index));
+    const Tokens prompt = counting(25);
+    serve(*cache, prompt);
+    cache->reset();
+    CHECK(cache->epoch() == 0);
+    CHECK(found(*cache, prompt) == 0);
+    serve(*cache, prompt);
+    const RequestId running = cache->start({.tokens = prompt}).value().request;
+    cache->reset();
+    CHECK(cache->epoch() == 1);
+    CHECK(cache->is_stale(running));
+    CHECK(found(*cache, prompt) == 0);
+    cache->finish(running);
+    cache->reset();
+    CHECK(cache->epoch() == 1);
+    CHECK(cache->usage().kv_tokens == 0);
+  }
+}
+
+TEST_CASE("what is forgotten leaves the host and files at once, and nothing of it is loaded") {
+  for (const Combination index : every_combination)
+    for (const bool forget : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(forget);
+      TierOptions tiers{.host_bytes = 400, .file_bytes = 4000};
+      PushedDown server(small(index, tiers));
+      REQUIRE(server.world.images(Medium::host) + server.world.images(Medium::file) > 8);
+      if (forget)
+        server.cache->forget({});
+      else
+        static_cast<void>(server.cache->advance_epoch());
+      server.move();
+      CHECK(server.world.images(Medium::host) == 0);
+      CHECK(server.world.images(Medium::file) == 0);
+      CHECK(server.cache->tiers()->usage(Medium::host).bytes == 0);
+      CHECK(server.cache->tiers()->usage(Medium::file).bytes == 0);
+      const StartedRequest again = server.serve(server.prompt);
+      CHECK_FALSE(again.load);
+      CHECK(again.reused_tokens == 0);
+    }
+}
+
+TEST_CASE("a load of forgotten contents brings its request nothing that others find") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    PushedDown server(small(index, host));
+    const StartedRequest started = server.start({.tokens = server.prompt}).value();
+    REQUIRE(started.load);
+    static_cast<void>(server.cache->advance_epoch());
+    server.move();
+    CHECK_FALSE(server.cache->tiers()->is_loading(started.request));
+    CHECK(server.cache->computed(started.request) == 0);
+    CHECK(server.cache->is_stale(started.request));
+    server.move();
+    CHECK(server.world.images(Medium::host) == 0);
+    server.cache->finish(started.request);
+    CHECK(server.cache->usage().kv_tokens == 0);
+  }
+}
+
+TEST_CASE("images of earlier processes go with the first forgotten namespace, unless a request has used them") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    PushedDown server(small(index, {.file_bytes = 4000}));
+    server.cache->tiers();
+    const ImageKey unknown{.prefix = {{1, 2}}, .tokens = 4, .content = CacheContent::kv_block};
+    REQUIRE(server.cache->tiers()->attach(Medium::file, unknown));
+    const TierUsage before = server.cache->tiers()->usage(Medium::file);
+    server.cache->forget(ann);
+    CHECK(server.cache->tiers()->usage(Medium::file).kv_blocks == before.kv_blocks - 1);
+    CHECK(server.cache->tiers()->usage(Medium::file).states == before.states);
+    server.cache->check_invariants();
+  }
+}
+
+namespace {
+
+struct Totals {
+  std::int64_t hits = 0;
+  std::int64_t forgotten = 0;
+  std::int64_t stale_rows = 0;
+  std::int64_t loads = 0;
+};
+
+enum class Kind : std::uint8_t { device, tiers, states_alone, arena };
+
+void run(RandomEngine& engine, Totals& totals) {
+  engine.finish();
+  totals.hits += engine.hits;
+  totals.forgotten += engine.forgotten;
+  totals.stale_rows += engine.stale_rows;
+  totals.loads += engine.loads + engine.found_loads;
+}
+
+}  // namespace
+
+TEST_CASE("however often weights change, no pass reads what other weights made") {
+  for (const Combination index : every_combination)
+    for (const Kind kind : {Kind::device, Kind::tiers, Kind::states_alone, Kind::arena}) {
+      if (kind == Kind::arena && in_columns(index)) continue;
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(kind));
+      Totals totals;
+      std::uint64_t ran = 0;
+      for_each_seed(300, [&](Random& random, std::uint64_t) {
+        RequestCacheOptions options = random_options(random, index);
+        options.epoch = static_cast<std::uint64_t>(random.between(0, 2));
+        options.scrub = random.chance(20);
+        if (kind == Kind::arena) draw_arena(random, options);
+        if (kind != Kind::device && (kind != Kind::arena || random.chance(50)))
+          options.tiers = random_tiers(random, options);
+        RandomEngine engine(random, options, kind == Kind::states_alone && options.tiers.enabled());
+        engine.change_weights();
+        for (int step = 0; step < 200; ++step) engine.step();
+        run(engine, totals);
+        ++ran;
+      });
+      if (ran < 300) continue;
+      CHECK(totals.hits > 200);
+      CHECK(totals.forgotten > 1500);
+      CHECK(totals.stale_rows > 1500);
+      if (kind == Kind::tiers) CHECK(totals.loads > 20);
+    }
+}
+
+TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    Totals totals;
+    std::uint64_t ran = 0;
+    for_each_seed(300, [&](Random& random, std::uint64_t) {
+      RequestCacheOptions options = random_options(random, index);
+      options.tiers = random_tiers(random, options);
+      ++ran;
+      if (!options.tiers.enabled()) return;
+      if (options.tiers.remote_bytes == 0)
+        options.tiers.remote_bytes = 2 * (options.tiers.host_bytes + options.tiers.file_bytes);
+      RandomEngine one(random, options);
+      RandomEngine other(random, options);
+      other.join(one);
+      one.change_weights();
+      other.change_weights();
+      for (int step = 0; step < 200; ++step) {
+        one.step();
+        other.step();
+      }
+      run(one, totals);
+      run(other, totals);
+    });
+    if (ran < 300) continue;
+    CHECK(totals.forgotten > 1500);
+    CHECK(totals.loads > 20);
+  }
+}
