@@ -120,7 +120,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
-  if (live != nullptr && free_states() == 0) book_.note_lack(MemoryPart::states, 1);
+  if (live != nullptr && tree_.slots().free_slots() == 0) book_.note_lack(MemoryPart::states, 1);
   request.hit = live != nullptr
                     ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
                     : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
@@ -306,19 +306,16 @@ void RadixKv::unlock(RequestId id) {
   requests_[id.index()].lock.release();
   requests_[id.index()].held_tokens = 0;
   if (!record(id).stale) return;
-  const auto is_own = [&](const Namespace& name, std::uint64_t) { return name == name_space(id); };
-  forget_nodes(std::ref(is_own));  // a reference needs no memory
+  forget({}, &name_space(id));
 }
 
-void RadixKv::forget(const Forgotten& forgotten) {
-  const auto chosen = [&](const Namespace&, std::uint64_t number) { return forgotten(tag_of(number)); };
-  forget_nodes(std::ref(chosen));
-}
-
-void RadixKv::forget_nodes(const std::function<bool(const Namespace&, std::uint64_t)>& chosen) {
+void RadixKv::forget(const Forgotten& forgotten, const Namespace* only) {
+  const auto chosen = [&](const Namespace& name, std::uint64_t number) {
+    return forgotten(tag_of(number)) && (only == nullptr || name == *only);
+  };
   book_.forgetting = true;
   freed_.clear();
-  static_cast<void>(tree_.forget(chosen, freed_));
+  static_cast<void>(tree_.forget(std::ref(chosen), freed_));  // a reference needs no memory
   reclaim(freed_);
   book_.forgetting = false;
 }

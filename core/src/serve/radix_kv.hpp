@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -56,7 +55,6 @@ class RadixKv final : public ElasticIndex {
   /// A number for a state, of the caller; none if all are taken by the tree's locked states and by callers.
   [[nodiscard]] SlotId take_state();
   void return_state(SlotId state) { tree_.release_slots({&state, 1}); }
-  [[nodiscard]] std::int32_t free_states() const noexcept { return tree_.slots().free_slots(); }
   /// The tree has the state after the first `tokens` tokens of the request.
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const;
   /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) at `places`, and `state` is
@@ -88,8 +86,8 @@ class RadixKv final : public ElasticIndex {
   /// The contents that the request held can be evicted.
   void unlock(RequestId request);
   void forget_all();
-  /// See RequestIndex.
-  void forget(const Forgotten& forgotten);
+  /// See RequestIndex. `only`: of these namespaces, the one with this name in its epoch.
+  void forget(const Forgotten& forgotten, const Namespace* only = nullptr);
 
   [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
@@ -135,7 +133,6 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
   void look_further(RequestId request, OpenedPrompt& opened) const;
   void reclaim(const Freed& freed);
-  void forget_nodes(const std::function<bool(const Namespace&, std::uint64_t)>& chosen);
   void on_kv_event(const KvEvent& event);
 
   RequestBook& book_;

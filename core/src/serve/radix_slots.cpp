@@ -45,7 +45,7 @@ void RadixSlots::return_slot(SlotId slot) {
 /// Another request has made the state after `tokens` tokens, the deepest that the pass would save, and a slot for it
 /// would cost another state. The pass saves none then: one look at the tree decides for all of its checkpoints.
 bool RadixSlots::is_made(RequestId id, std::int64_t tokens) {
-  if (kv_.free_states() > 0 || !kv_.has_state(id, tokens)) return false;
+  if (kv_.tree().slots().free_slots() > 0 || !kv_.has_state(id, tokens)) return false;
   requests_[id.index()].made_tokens = tokens;
   return true;
 }
@@ -117,7 +117,7 @@ void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   if (placement.spare > 0 && !made) {
     // For one more state than those that are planned, without an eviction.
     const auto has_room = [&] {
-      if (taken_ + of_end >= book_.slots.checkpoints || kv_.free_states() <= of_end) return false;
+      if (taken_ + of_end >= book_.slots.checkpoints || kv_.tree().slots().free_slots() <= of_end) return false;
       const CacheUsage now = usage();
       if (book_.slots.arena.bytes > 0) {
         const std::int32_t live = book_.slots.separate_checkpoints ? 0 : book_.running;
@@ -171,7 +171,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
 SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   // Where room is short, the checkpoint that decoding left before this one goes first, if no other request holds it.
-  if (request.decoded && kv_.free_states() == 0 && taken_ < book_.slots.checkpoints)
+  if (request.decoded && kv_.tree().slots().free_slots() == 0 && taken_ < book_.slots.checkpoints)
     kv_.drop_state(id, *request.decoded);
   const SlotId slot = take_slot();
   if (!slot.valid()) {

@@ -27,8 +27,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     : book_(options),
       index_(make_request_index(book_)),
       check_(book_.options, book_.records, book_.passes),
-      group_commits_(book_.groups),
-      names_(options.epoch) {
+      group_commits_(book_.groups) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
   free_requests_.reserve(book_.records.size());
@@ -39,6 +38,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr);
     book_.news.set_tiers(tiers_->index());
   }
+  epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
   if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
 }
@@ -54,7 +54,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
-  const Namespace name_space = names_.current(prompt.name_space);
+  const Namespace name_space = epochs_->name_of(prompt.name_space);
   record.fill(prompt, name_space, book_.options.block_size_tokens);
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
@@ -376,37 +376,9 @@ RowState RequestLife::state(RequestId request, std::size_t group) const {
   return book_.states.of(request)[group];
 }
 
-std::uint64_t RequestLife::advance_epoch() {
-  names_.advance();
-  forget(Forgotten{});
-  return names_.epoch();
-}
-
-void RequestLife::forget(const Namespace& name_space, ForgetBy by) {
-  require(by <= ForgetBy::salt, "by", static_cast<int>(by), "is no ForgetBy");
-  Forgotten forgotten{.extra_key = by != ForgetBy::salt, .salt = by != ForgetBy::extra_key};
-  const NamespaceTag tag = NamespaceTag::of(name_space);
-  if (forgotten.extra_key) forgotten.tag.extra_key = tag.extra_key;
-  if (forgotten.salt) forgotten.tag.salt = tag.salt;
-  if (names_.rename(forgotten))
-    forget(forgotten);
-  else
-    advance_epoch();
-}
-
-/// The tiers first: what the device loses after that, they do not store.
-void RequestLife::forget(const Forgotten& forgotten) {
-  for (RequestRecord& record : book_.records) record.stale |= record.running && forgotten(record.tag);
-  if (tiers_) tiers_->forget(forgotten);
-  book_.forgetting = true;
-  index_->forget(forgotten);
-  book_.forgetting = false;
-  if (tiers_) tiers_->end_call();
-}
-
 void RequestLife::reset() {
   if (book_.running > 0 || (tiers_ && tiers_->transfers_under_way() > 0)) {
-    advance_epoch();
+    epochs_->advance();
     return;
   }
   while (book_.passes.size() > 0) drop_newest();

@@ -4,10 +4,10 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/batch_check.hpp"
-#include "serve/epoch_names.hpp"
 #include "serve/memory_arena.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
+#include "serve/request_epochs.hpp"
 #include "serve/request_index.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/tenant_marks.hpp"
@@ -45,10 +45,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] std::int32_t running_requests() const noexcept override { return book_.running; }
   [[nodiscard]] CacheTiers* tiers() noexcept override { return tiers_ ? &*tiers_ : nullptr; }
   [[nodiscard]] CacheArena* arena() noexcept override { return arena_ ? &*arena_ : nullptr; }
-  std::uint64_t advance_epoch() override;
-  [[nodiscard]] std::uint64_t epoch() const noexcept override { return names_.epoch(); }
-  void forget(const Namespace& name_space, ForgetBy by) override;
-  [[nodiscard]] bool is_stale(RequestId request) const override { return checked(request).stale; }
+  [[nodiscard]] CacheEpochs& epochs() noexcept override { return *epochs_; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
@@ -73,7 +70,6 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] PassCommit take_commit();
   void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
   void note_moved_kv();
-  void forget(const Forgotten& forgotten);
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;
@@ -86,9 +82,9 @@ class RequestLife final : public RequestCache {
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
   std::optional<RequestTiers> tiers_;
+  std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;
   RequestClock clock_;
-  EpochNames names_;
 };
 
 }  // namespace stateport::detail

@@ -272,7 +272,7 @@ NodeInfo PrefixTree::node(NodeId node) const {
   return impl_->node(node.index, impl_->shape().end_page(node.index));
 }
 std::vector<NodeInfo> PrefixTree::nodes() const {
-  return impl_->nodes();
+  return detail::nodes_of(*impl_);
 }
 std::string PrefixTree::pretty_print() const {
   return detail::pretty_print(nodes());

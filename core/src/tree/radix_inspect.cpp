@@ -44,12 +44,13 @@ NodeInfo RadixTree::node(std::uint32_t index, std::uint32_t end_page) const {
           .priority = node.priority};
 }
 
-std::vector<NodeInfo> RadixTree::nodes() const {
-  const std::vector<std::uint32_t> ends = nodes_.ends();
+std::vector<NodeInfo> nodes_of(const RadixTree& tree) {
+  const RadixNodes& nodes = tree.shape();
+  const std::vector<std::uint32_t> ends = nodes.ends();
   std::vector<NodeInfo> all;
-  all.reserve(nodes_.live());
-  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
-    if (nodes_[index].pages > 0) all.push_back(node(index, ends[index]));
+  all.reserve(nodes.live());
+  for (std::uint32_t index = 1; index < nodes.size(); ++index)
+    if (nodes[index].pages > 0) all.push_back(tree.node(index, ends[index]));
   // A path grows from parent to child.
   std::ranges::sort(all, {}, [](const NodeInfo& node) { return std::pair(node.end_tokens, node.id.index); });
   return all;

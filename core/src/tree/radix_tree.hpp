@@ -65,7 +65,6 @@ class RadixTree {
 
   /// `end_page` is of the nodes.
   [[nodiscard]] NodeInfo node(std::uint32_t index, std::uint32_t end_page) const;
-  [[nodiscard]] std::vector<NodeInfo> nodes() const;
   void check_invariants() const;
 
  private:
@@ -140,6 +139,8 @@ void count_unlocked_pages(const RadixTree& tree, std::int32_t extent_pages, std:
                                  const PrefixTreeOptions& options) noexcept;
 /// The answer of RadixTree::match, without a past; changes nothing.
 [[nodiscard]] PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space);
+/// See PrefixTree.
+[[nodiscard]] std::vector<NodeInfo> nodes_of(const RadixTree& tree);
 /// One line a node, indented by depth; parents come before children.
 [[nodiscard]] std::string pretty_print(std::span<const NodeInfo> nodes);
 

@@ -399,6 +399,15 @@ std::shared_ptr<EvictionPolicy> any_order(test::Random& random) {
   return which == std::size(orders) ? std::make_shared<DrawnFilo>() : nullptr;
 }
 
+void retain_in_both(BlockPool& pool, Model& model, const Blocks& blocks, BlockId reserved) {
+  if (model.can_retain(blocks) && std::ranges::count(blocks, reserved) == 0) {
+    pool.retain(blocks);
+    model.retain(blocks);
+  } else {
+    REQUIRE_THROWS_AS(pool.retain(blocks), InvalidArgument);
+  }
+}
+
 void release_in_both(BlockPool& pool, Model& model, const Blocks& blocks) {
   if (model.can_release(blocks)) {
     pool.release(blocks);
@@ -406,6 +415,14 @@ void release_in_both(BlockPool& pool, Model& model, const Blocks& blocks) {
   } else {
     REQUIRE_THROWS_AS(pool.release(blocks), InvalidArgument);
   }
+}
+
+void forget_in_both(BlockPool& pool, Model& model, test::Random& random) {
+  Blocks blocks;
+  for (std::int32_t block = 0; block < pool.block_count(); ++block)
+    if (pool.hash(BlockId{block}) > 0 && random.chance(30)) blocks.emplace_back(block);
+  pool.forget(blocks);
+  model.forget(blocks);
 }
 
 }  // namespace
@@ -427,14 +444,6 @@ TEST_CASE("random block pool operations agree with plain lists") {
     };
     for (int step = 0; step < 80; ++step) {
       switch (random.between(0, 8)) {
-        case 8: {
-          Blocks blocks;
-          for (BlockId block{0}; block.value() < count; block = BlockId{block.value() + 1})
-            if (pool.hash(block) > 0 && random.chance(30)) blocks.push_back(block);
-          pool.forget(blocks);
-          model.forget(blocks);
-          break;
-        }
         case 0:
         case 1: {
           Blocks out(static_cast<std::size_t>(random.between(0, 4)));
@@ -443,16 +452,9 @@ TEST_CASE("random block pool operations agree with plain lists") {
           if (expected) REQUIRE(out == *expected);
           break;
         }
-        case 2: {
-          const Blocks blocks = some_blocks();
-          if (model.can_retain(blocks) && std::ranges::count(blocks, reserved) == 0) {
-            pool.retain(blocks);
-            model.retain(blocks);
-          } else {
-            REQUIRE_THROWS_AS(pool.retain(blocks), InvalidArgument);
-          }
+        case 2:
+          retain_in_both(pool, model, some_blocks(), reserved);
           break;
-        }
         case 3:
         case 4:
           release_in_both(pool, model, some_blocks());
@@ -471,6 +473,9 @@ TEST_CASE("random block pool operations agree with plain lists") {
           REQUIRE(pool.evict(victims) == model.evict(static_cast<std::size_t>(victims)));
           break;
         }
+        case 7:
+          forget_in_both(pool, model, random);
+          break;
         default:
           if (random.chance(60)) {
             pool.advance_tick();

@@ -30,6 +30,7 @@ class FrugalCache final : public RequestCache {
   explicit FrugalCache(const RequestCacheOptions& options) {
     fail_each_allocation([&](std::uint64_t) { cache_ = make_request_cache(options); }, [](std::uint64_t) {});
     if (cache_->tiers() != nullptr) tiers_ = std::make_unique<Tiers>(*cache_->tiers());
+    epochs_ = std::make_unique<Epochs>(cache_->epochs());
     if (cache_->arena() != nullptr) arena_ = std::make_unique<Arena>(*cache_->arena());
   }
 
@@ -64,14 +65,7 @@ class FrugalCache final : public RequestCache {
   std::int32_t running_requests() const noexcept override { return cache_->running_requests(); }
   CacheTiers* tiers() noexcept override { return tiers_.get(); }
   CacheArena* arena() noexcept override { return arena_.get(); }
-  std::uint64_t advance_epoch() override {
-    return frugal([&] { return cache_->advance_epoch(); });
-  }
-  std::uint64_t epoch() const noexcept override { return cache_->epoch(); }
-  void forget(const Namespace& name_space, ForgetBy by) override {
-    frugal([&] { cache_->forget(name_space, by); });
-  }
-  bool is_stale(RequestId request) const override { return cache_->is_stale(request); }
+  CacheEpochs& epochs() noexcept override { return *epochs_; }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }
@@ -108,6 +102,22 @@ class FrugalCache final : public RequestCache {
     CacheTiers& tiers_;
   };
 
+  class Epochs final : public CacheEpochs {
+   public:
+    explicit Epochs(CacheEpochs& epochs) : epochs_(epochs) {}
+    std::uint64_t advance() override {
+      return frugal([&] { return epochs_.advance(); });
+    }
+    std::uint64_t current() const noexcept override { return epochs_.current(); }
+    void forget(const Namespace& name_space, ForgetBy by) override {
+      frugal([&] { epochs_.forget(name_space, by); });
+    }
+    bool is_stale(RequestId request) const override { return epochs_.is_stale(request); }
+
+   private:
+    CacheEpochs& epochs_;
+  };
+
   class Arena final : public CacheArena {
    public:
     explicit Arena(CacheArena& arena) : arena_(arena) {}
@@ -132,6 +142,7 @@ class FrugalCache final : public RequestCache {
 
   std::unique_ptr<RequestCache> cache_;
   std::unique_ptr<Tiers> tiers_;
+  std::unique_ptr<Epochs> epochs_;
   std::unique_ptr<Arena> arena_;
 };
 

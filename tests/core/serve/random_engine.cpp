@@ -371,26 +371,26 @@ void RandomEngine::forget() {
   if (versions_->size() + 3 > versions_max) return;
   ++forgotten;
   const auto renew = [&](int tenant) {
-    version_[static_cast<std::size_t>(tenant)] = {cache_->epoch(), this, static_cast<int>(forgotten)};
+    version_[static_cast<std::size_t>(tenant)] = {cache_->epochs().current(), this, static_cast<int>(forgotten)};
   };
   const std::int64_t dice = random_.between(0, 4);
   static const std::string long_name(1500, 'n');
   if (dice == 0) {
-    const std::uint64_t epoch = cache_->epoch();
-    REQUIRE((random_.chance(50) && !running_.empty() ? (cache_->reset(), cache_->epoch()) : cache_->advance_epoch()) ==
+    const std::uint64_t epoch = cache_->epochs().current();
+    REQUIRE((random_.chance(50) && !running_.empty() ? (cache_->reset(), cache_->epochs().current()) : cache_->epochs().advance()) ==
             epoch + 1);
     version_.fill({epoch + 1, nullptr, 0});
   } else if (dice == 1) {
-    cache_->forget({.extra_key = "another", .salt = long_name}, ForgetBy::salt);
+    cache_->epochs().forget({.extra_key = "another", .salt = long_name}, ForgetBy::salt);
     renew(1);
   } else if (dice == 2) {
-    cache_->forget({.extra_key = "two", .salt = "another"}, ForgetBy::extra_key);
+    cache_->epochs().forget({.extra_key = "two", .salt = "another"}, ForgetBy::extra_key);
     renew(2);
   } else if (dice == 3) {
-    cache_->forget({});
+    cache_->epochs().forget({});
     renew(0);
   } else {
-    cache_->forget({}, ForgetBy::salt);  // of all that have none
+    cache_->epochs().forget({}, ForgetBy::salt);  // of all that have none
     renew(0);
     renew(2);
   }
@@ -398,7 +398,7 @@ void RandomEngine::forget() {
 }
 
 void RandomEngine::check_stale() {
-  for (const auto& [id, live] : running_) REQUIRE(cache_->is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
+  for (const auto& [id, live] : running_) REQUIRE(cache_->epochs().is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
   const bool forgot_all = std::ranges::all_of(version_, [](const Version& each) { return std::get<1>(each) == nullptr; });
   if (!forgot_all || cache_->running_requests() > 0 || pass_ || planned_) return;
   CHECK(cache_->usage().kv_tokens == 0);
@@ -500,7 +500,7 @@ void RandomEngine::run_rows() {
     REQUIRE(start + given <= std::ssize(live.tokens));
     Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
     for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
-    stale_rows += cache_->is_stale(row.request);
+    stale_rows += cache_->epochs().is_stale(row.request);
     world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
     if (marked_ != nullptr) marked_->run(i, plan, tenant_of(live.names));
     row.sampled_at = live.tokens.size();
@@ -580,7 +580,7 @@ void RandomEngine::check_named(const PassCommit& commit, const std::vector<RunRo
 /// A prompt that leaves the one of the row at a named position with a checkpoint continues from there.
 void RandomEngine::hit_named(const RunRow& row, std::int64_t at) {
   const Live& live = running_.at(row.request);
-  if (live.names.media_at >= at || cache_->is_stale(row.request)) return;
+  if (live.names.media_at >= at || cache_->epochs().is_stale(row.request)) return;
   Old wanted{Tokens(live.tokens.begin(), live.tokens.begin() + at), live.names};
   wanted.tokens.push_back(5);  // which no other prompt has
   const auto started = start(wanted, PromptSearch::device, {});

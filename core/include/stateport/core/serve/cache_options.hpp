@@ -135,7 +135,7 @@ struct RequestCacheOptions {
   /// names in tiers, events) and (index tree) the table of nodes. No error, event or statistic tells it.
   std::uint64_t hash_seed = 0;
   /// Number of the weights: part of every name of contents, in tiers and events too, unless it is 0. A process that
-  /// finds the files or the remote store of earlier ones names their weights by it. See RequestCache::advance_epoch().
+  /// finds the files or the remote store of earlier ones names their weights by it. See CacheEpochs.
   std::uint64_t epoch = 0;
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
@@ -182,32 +183,15 @@ class RequestCache {
   /// The tiers below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
+  /// Weights that change, and namespaces to forget.
+  [[nodiscard]] virtual CacheEpochs& epochs() noexcept = 0;
+
   /// The memory that KV and states share; nullptr without SlotLayout::arena.
   [[nodiscard]] virtual CacheArena* arena() noexcept = 0;
 
-  /// The weights change: no later start() finds contents that were made before this call, neither on the device nor in
-  /// a tier, a file or a store. Nothing waits. Requests that run go on with what they hold and are stale from now on.
-  /// All other contents of the device, of the host and of files are gone at once; the next answer with transfers names
-  /// the drops. In the remote tier they stay, under names that no request of this cache asks for. Answers the new epoch,
-  /// which is RequestCacheOptions::epoch plus the number of calls. Ranks of a group call it at the same point of their
-  /// sequence of calls. O(all).
-  virtual std::uint64_t advance_epoch() = 0;
-  [[nodiscard]] virtual std::uint64_t epoch() const noexcept = 0;
-  /// The same for the contents of some namespaces: an adapter gets new weights, or a tenant leaves. `by` says which
-  /// names are compared. In files this drops contents of earlier processes, too, if no request has used them since:
-  /// their namespace is not known. Until the next epoch other machines find no new contents of these namespaces in the
-  /// remote tier, nor this cache theirs. The old ones stay there: a later process with the same epoch finds them. The
-  /// epoch stays; but the call after 1,024 others in one epoch advances it. Throws InvalidArgument for a `by` that is no
-  /// ForgetBy. O(all).
-  virtual void forget(const Namespace& name_space, ForgetBy by = ForgetBy::name_space) = 0;
-  /// The request started before its contents were forgotten. It runs on with the KV and the states that it holds, and
-  /// publishes nothing. An engine that has only new weights ends it as preempted and starts it again. Throws for a
-  /// request that does not run.
-  [[nodiscard]] virtual bool is_stale(RequestId request) const = 0;
-
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
-  /// begin again. While a request runs or a transfer is under way it advances the epoch instead, and the clock goes on.
+  /// begin again. While a request runs or a transfer is under way this is CacheEpochs::advance(), and the clock goes on.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;

@@ -26,13 +26,6 @@ struct MediaKey {
   std::int64_t first_token = 0;  ///< position in the prompt; ascending
 };
 
-/// Which names of a Namespace RequestCache::forget() compares.
-enum class ForgetBy : std::uint8_t {
-  name_space,  ///< both
-  extra_key,   ///< that alone: an adapter, with the contents of all tenants
-  salt         ///< that alone: a tenant, with the contents of all adapters
-};
-
 /// How far start() looks for states and KV that a prompt can reuse.
 enum class PromptSearch : std::uint8_t {
   everywhere,  ///< on the device and below, and the remote tier is asked for more

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/request_epochs.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+namespace stateport::detail {
+
+std::uint64_t RequestEpochs::advance() {
+  names_.advance();
+  forget(Forgotten{});
+  return names_.epoch();
+}
+
+void RequestEpochs::forget(const Namespace& name_space, ForgetBy by) {
+  require(by <= ForgetBy::salt, "by", static_cast<int>(by), "is no ForgetBy");
+  Forgotten forgotten{.extra_key = by != ForgetBy::salt, .salt = by != ForgetBy::extra_key};
+  const NamespaceTag tag = NamespaceTag::of(name_space);
+  if (forgotten.extra_key) forgotten.tag.extra_key = tag.extra_key;
+  if (forgotten.salt) forgotten.tag.salt = tag.salt;
+  if (names_.rename(forgotten))
+    forget(forgotten);
+  else
+    advance();
+}
+
+/// The tiers first: what the device loses after that, they do not store.
+void RequestEpochs::forget(const Forgotten& forgotten) {
+  for (RequestRecord& record : book_.records) record.stale |= record.running && forgotten(record.tag);
+  if (tiers_ != nullptr) tiers_->forget(forgotten);
+  book_.forgetting = true;
+  index_.forget(forgotten);
+  book_.forgetting = false;
+  if (tiers_ != nullptr) tiers_->end_call();
+}
+
+bool RequestEpochs::is_stale(RequestId request) const {
+  check_running(book_.records, request);
+  require(tiers_ == nullptr || !tiers_->has_ended(request), "request", request, "is not running");
+  return book_.record(request).stale;
+}
+
+}  // namespace stateport::detail

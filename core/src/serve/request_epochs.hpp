@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/cache_epochs.hpp>
+
+#include "serve/epoch_names.hpp"
+#include "serve/request_book.hpp"
+#include "serve/request_index.hpp"
+#include "serve/request_tiers.hpp"
+
+#include <cstdint>
+
+namespace stateport::detail {
+
+/// The part of a RequestCache that forgets contents while requests run.
+class RequestEpochs final : public CacheEpochs {
+ public:
+  /// The arguments must outlive it. `tiers` may be null.
+  RequestEpochs(RequestBook& book, RequestIndex& index, RequestTiers* tiers)
+      : book_(book), index_(index), tiers_(tiers), names_(book.options.epoch) {}
+
+  std::uint64_t advance() override;
+  [[nodiscard]] std::uint64_t current() const noexcept override { return names_.epoch(); }
+  void forget(const Namespace& name_space, ForgetBy by) override;
+  [[nodiscard]] bool is_stale(RequestId request) const override;
+  /// The name of a prompt's namespace, by which everything finds it.
+  [[nodiscard]] Namespace name_of(const Namespace& name_space) const { return names_.current(name_space); }
+
+ private:
+  void forget(const Forgotten& forgotten);
+
+  RequestBook& book_;
+  RequestIndex& index_;
+  RequestTiers* tiers_;
+  EpochNames names_;
+};
+
+}  // namespace stateport::detail
