@@ -76,6 +76,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .unchecked_layout = given.unchecked_layout != 0,
                              .hash = enumerator(given.hash, BlockHashKind::xxh3_128, "hash"),
                              .hash_seed = given.hash_seed,
+                             .epoch = given.epoch,
                              .overlap = given.overlap != 0,
                              .events = given.events != 0,
                              .scrub = given.scrub != 0,

@@ -19,6 +19,7 @@ from stateport._arrays import (
 from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
 from stateport.cache_arena import MEMORY_PARTS, MOVE_KINDS, MemoryPlan
+from stateport.cache_epochs import FORGET_BY
 from stateport.cache_options import (
     Arena,
     ArenaUsage,
@@ -67,6 +68,7 @@ from stateport.tiers import AttachedImages, ObjectEncoding, RemoteOptions, Share
 __all__ = [
     "ANY_DEVICE",
     "CACHE_EVENT",
+    "FORGET_BY",
     "HANDOVER_RANGE",
     "IMAGE_KEY",
     "MEDIA",

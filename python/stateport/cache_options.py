@@ -141,7 +141,8 @@ class CacheOptions:
     kept, in tokens.
     hash: of blocks, "sha256" or "xxh3_128", which is for a single tenant unless hash_seed is a secret.
     hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the same
-    for all that share files or a store; 0: none.
+    for all that share files or a store; 0: none. epoch: number of the weights, part of every name of contents unless it
+    is 0: see CacheEpochs.
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If they are
     not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
@@ -160,6 +161,7 @@ class CacheOptions:
     position_tokens: int = 64
     hash: str = "sha256"
     hash_seed: int = dataclasses.field(default=0, repr=False)
+    epoch: int = 0
     overlap: bool = False
     events: bool = False
     scrub: bool = False
@@ -173,6 +175,7 @@ class CacheOptions:
         for name, allowed in (("index", INDEXES), ("hash", HASHES)):
             values[name] = _number_of(name, values[name], allowed)
         check_seed("hash_seed", self.hash_seed)
+        integer("epoch", self.epoch, 0, (1 << 64) - 1)
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")

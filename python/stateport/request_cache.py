@@ -27,6 +27,7 @@ from stateport._arrays import (
 )
 from stateport._library import calls
 from stateport.cache_arena import CacheArena, answered_memory
+from stateport.cache_epochs import CacheEpochs
 from stateport.cache_options import (
     SEARCHES,
     CacheOptions,
@@ -47,7 +48,7 @@ _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
 
 
-class RequestCache(CacheTiers, CacheArena):
+class RequestCache(CacheTiers, CacheArena, CacheEpochs):
     """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
 
         start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort
@@ -297,8 +298,8 @@ class RequestCache(CacheTiers, CacheArena):
     # --- The whole cache ---------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs or a transfer is
-        under way."""
+        """Forgets everything that is cached, in tiers too, but for the remote tier. While a request runs or a transfer
+        is under way this is `advance_epoch`."""
         with self._turn:
             calls.request_cache_reset(self.handle)
             self._forget_plans()

@@ -52,6 +52,7 @@ int main(void) {
   test_refused_plans();
   test_cache_tiers();
   test_cache_tiers_refusals();
+  test_cache_epochs();
   test_memory_arena();
   test_memory_arena_refusals();
   test_image_cache();

@@ -444,6 +444,22 @@ void move_memory(World& world) {
   }
 }
 
+void forget(World& world) {
+  auto* const cache = pick_cache(world);
+  switch (world.input.below(4)) {
+    case 0:
+      return world.judge(stateport_request_cache_advance_epoch(cache, world.value<std::uint64_t>(false)));
+    case 1:
+      return world.judge(stateport_request_cache_epoch(cache, world.value<std::uint64_t>()));
+    case 2:
+      return world.judge(stateport_request_cache_is_stale(cache, world.wide_number(), world.value<std::uint8_t>()));
+    default: {
+      const std::int32_t by = world.input.chance(32) ? world.number() : world.flag();
+      world.judge(stateport_request_cache_forget(cache, name_space(world), by));
+    }
+  }
+}
+
 void loading(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
@@ -490,7 +506,7 @@ constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       
                           plan,         plan,          cancel,     commit,      commit,    run_pass, run_pass,
                           run_pass,     end,           end,        end,         request,   places,   insert,
                           insert,       reset,         prometheus, take_events, check,     settle,   settle,
-                          move_memory,  loading,       drain,      attach,      set_speeds};
+                          move_memory,  loading,       drain,      attach,      set_speeds, forget};
 
 }  // namespace
 

@@ -121,6 +121,9 @@ typedef struct stateport_request_cache_options {
   /// secret random value where tenants are not trusted, the same for all that share files or a store. No error, event
   /// or statistic tells it.
   uint64_t hash_seed;
+  /// Number of the weights: part of every name of contents, in tiers and events too, unless it is 0. A process that
+  /// finds the files or the remote store of earlier ones names their weights by it. See cache_epochs.h.
+  uint64_t epoch;
   stateport_flag overlap;  ///< not 0: a pass may be planned while the one before is not committed
   /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
   /// first, and the numbers have a gap.

@@ -33,6 +33,7 @@
 /// two threads, each in a callback and calling the handle of the other's, wait for each other for ever.
 #include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/cache_arena.h>     // IWYU pragma: export
+#include <stateport/c/cache_epochs.h>    // IWYU pragma: export
 #include <stateport/c/cache_tiers.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export

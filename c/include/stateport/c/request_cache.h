@@ -106,8 +106,7 @@ stateport_status stateport_request_cache_state(stateport_request_cache* cache, i
                                                stateport_group_plan* out);
 
 /// Forgets everything that is cached, in tiers too, but for the remote tier: the next answer with transfers names the
-/// drops. STATEPORT_INVALID_STATE while a request runs or a transfer is
-/// under way.
+/// drops. While a request runs or a transfer is under way this is stateport_request_cache_advance_epoch.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
 /// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contents of a request cache that no later prompt may find."""
+
+from __future__ import annotations
+
+import ctypes
+
+from stateport import _c, _library
+from stateport._arguments import struct_of
+from stateport._library import calls
+from stateport.errors import InvalidArgument
+from stateport.hashing import Namespace
+
+FORGET_BY: tuple[str, ...] = _c.FORGET_BY
+
+
+class CacheEpochs(_library.Object):
+    """The part of RequestCache for weights that change, and for namespaces to forget. Nothing waits for requests that
+    run: they go on with the KV and the states that they hold, and are stale from then on. A stale request publishes
+    nothing. All other contents of the device, of the host and of files are gone at once. The next answer with transfers
+    names the drops. Contents of the remote tier stay there, under names that no prompt of this cache asks for. Ranks of
+    a group make these calls at the same point of their sequence of calls."""
+
+    def advance_epoch(self) -> int:
+        """The weights change: no later `start` finds anything that was made before, neither on the device nor in a
+        tier, a file or a store. Answers the new epoch."""
+        out = ctypes.c_uint64()
+        calls.request_cache_advance_epoch(self.handle, ctypes.byref(out))
+        return out.value
+
+    @property
+    def epoch(self) -> int:
+        """CacheOptions.epoch plus the number of epochs that have begun since. Caches with equal epochs find each
+        other's contents in a shared store."""
+        out = ctypes.c_uint64()
+        calls.request_cache_epoch(self.handle, ctypes.byref(out))
+        return out.value
+
+    def forget(self, namespace: Namespace | None = None, by: str = "name_space") -> None:
+        """The same as advance_epoch, for the contents of some namespaces: an adapter gets new weights, or a tenant
+        leaves. The epoch stays. by: one of FORGET_BY, the names that are compared: "name_space", both; "extra_key", the
+        adapter alone; "salt", the tenant alone. Files: contents of earlier processes go as well, of any namespace,
+        unless a request has used them since. Remote tier: until the next epoch this cache shares no contents of these
+        namespaces with others; a later process with the same epoch finds the old ones. After 1,024 calls with different
+        arguments in one epoch, the next such call advances the epoch."""
+        if by not in FORGET_BY:
+            raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")
+        name = struct_of("namespace", namespace, Namespace)
+        calls.request_cache_forget(self.handle, name, FORGET_BY.index(by))
+
+    def is_stale(self, request: int) -> bool:
+        """The request started before its contents were forgotten. An engine that has only new weights preempts it and
+        starts it again. Raises InvalidArgument for a request that does not run."""
+        out = ctypes.c_uint8()
+        calls.request_cache_is_stale(self.handle, request, ctypes.byref(out))
+        return bool(out.value)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that change while requests run, and namespaces that are forgotten."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import stateport as sp
+
+PROMPT = list(range(33))
+TENANT, ADAPTER = sp.Namespace(salt=b"tenant"), sp.Namespace(extra_key=b"adapter")
+LAYOUTS = {"slots": sp.SlotLayout(3, 12), "columns": sp.ColumnLayout([sp.StateGroup(16, 40, layout_fingerprint=4)])}
+
+
+def make(index: str, layout: str, **options: Any) -> sp.RequestCache:
+    return sp.RequestCache(index, LAYOUTS[layout], max_requests=3, max_request_tokens=64, kv_tokens=640, **options)
+
+
+def serve(cache: sp.RequestCache, namespace: sp.Namespace | None = None) -> int:
+    """Computes the prompt. Answers how many of its tokens were cached."""
+    with cache.serving(PROMPT, namespace=namespace) as started:
+        while cache.computed(started.request) < len(PROMPT):
+            tokens, _ = cache.chunk([started.request], [64])
+            plan = cache.plan([started.request], tokens)
+            done = cache.computed(started.request) + int(tokens[0]) == len(PROMPT)
+            cache.commit(plan, [1 if done else 0], [7] if done else [])
+    cache.check_invariants()
+    return started.reused_tokens
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("index", ["hash", "tree"])
+class TestEpochs:
+    def test_new_weights_find_nothing_of_old_ones(self, index: str, layout: str) -> None:
+        cache = make(index, layout, epoch=5)
+        assert (serve(cache), serve(cache), cache.epoch) == (0, 32, 5)
+        running = cache.start(PROMPT)
+        assert running is not None and running.reused_tokens == 32 and not cache.is_stale(running.request)
+        assert cache.advance_epoch() == cache.epoch == 6
+        assert cache.is_stale(running.request) and cache.computed(running.request) == 32
+        assert serve(cache) == 0
+        cache.finish(running.request)
+        assert serve(cache) == 32
+
+    def test_forgetting_compares_the_names_that_it_is_told_to(self, index: str, layout: str) -> None:
+        cache = make(index, layout)
+        for namespace in (None, TENANT, ADAPTER):
+            assert (serve(cache, namespace), serve(cache, namespace)) == (0, 32)
+        cache.forget(TENANT)
+        assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [32, 32, 0]
+        cache.forget(sp.Namespace(extra_key=b"adapter", salt=b"whoever"), by="extra_key")
+        assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [32, 0, 32]
+        cache.forget(by="salt")
+        assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [0, 0, 32]
+        assert cache.epoch == 0
+
+    def test_a_reset_while_a_request_runs_is_a_new_epoch(self, index: str, layout: str) -> None:
+        cache = make(index, layout)
+        assert serve(cache) == 0
+        with cache.serving(PROMPT) as running:
+            cache.reset()
+            assert cache.epoch == 1 and cache.is_stale(running.request)
+        assert serve(cache) == 0
+        cache.reset()
+        assert (cache.epoch, serve(cache)) == (1, 0)
+
+
+def test_names_of_equal_epochs_are_equal() -> None:
+    def names(cache: sp.RequestCache) -> set[tuple[int, ...]]:
+        serve(cache)
+        return {tuple(event["prefix"]) for event in cache.take_events() if event["kind"] == 0}
+
+    old, changed = make("hash", "slots", events=True), make("hash", "slots", events=True)
+    changed.advance_epoch()
+    later = make("hash", "slots", events=True, epoch=1)
+    assert names(changed) == names(later) and not names(old) & names(make("hash", "slots", events=True, epoch=1))
+
+
+def test_bad_arguments_are_refused_and_change_nothing() -> None:
+    cache = make("hash", "slots")
+    serve(cache)
+    with pytest.raises(sp.InvalidArgument, match="by is 'tenant'"):
+        cache.forget(TENANT, by="tenant")
+    with pytest.raises(sp.InvalidArgument, match="namespace is 'tenant'"):
+        cache.forget("tenant")  # type: ignore[arg-type]
+    with pytest.raises(sp.InvalidArgument, match="request"):
+        cache.is_stale(7)
+    for epoch in (-1, 2**64, True, "1"):
+        with pytest.raises(sp.InvalidArgument, match="epoch is"):
+            make("hash", "slots", epoch=epoch)
+    assert (cache.epoch, serve(cache)) == (0, 32)

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights that change while a request runs, and namespaces that are forgotten, over an engine whose every read is
+// checked.
+#include "cache_engine.h"
+
+#include <string.h>
+
+enum { prompt_tokens = 17 };
+
+static const stateport_state_group groups[engine_groups_max] = ENGINE_GROUPS(60);
+static const stateport_namespace tenant = {.size = sizeof tenant, .salt = "tenant", .salt_bytes = 6};
+static const stateport_namespace adapter = {.size = sizeof adapter, .extra_key = "adapter", .extra_key_bytes = 7};
+
+/// Serves a prompt alone, with one token of output. Returns the tokens of it that were reused.
+static int64_t serve(engine* self, int index, const stateport_namespace* name_space) {
+  int32_t tokens[prompt_tokens];
+  for (int32_t i = 0; i < prompt_tokens; ++i) tokens[i] = 7 * i % 5;
+  self->names.name_space = name_space;
+  const int64_t before = self->reused_tokens;
+  CHECK(engine_start(self, index, tokens, prompt_tokens, prompt_tokens + 1));
+  const int64_t reused = self->reused_tokens - before;
+  for (int step = 0; step < 20 && self->requests[index].id != STATEPORT_NONE; ++step) engine_step(self, 64);
+  engine_settle(self);
+  CHECK(self->requests[index].id == STATEPORT_NONE);
+  CHECK_OK(stateport_request_cache_check(self->cache));
+  return reused;
+}
+
+static int64_t kv_tokens(engine* self) {
+  stateport_cache_stats stats = {.size = sizeof stats};
+  CHECK_OK(stateport_request_cache_stats(self->cache, &stats));
+  return stats.kv_tokens;
+}
+
+static uint64_t epoch_of(engine* self) {
+  uint64_t epoch = 99;
+  CHECK_OK(stateport_request_cache_epoch(self->cache, &epoch));
+  return epoch;
+}
+
+static bool is_stale(engine* self, int64_t request) {
+  uint8_t stale = 9;
+  CHECK_OK(stateport_request_cache_is_stale(self->cache, request, &stale));
+  CHECK(stale <= 1);
+  return stale == 1;
+}
+
+static void change_weights(engine* self) {
+  CHECK(serve(self, 0, NULL) == 0);
+  CHECK(serve(self, 0, NULL) == 16);
+  // A request that runs keeps its tokens, and publishes none of them.
+  int32_t tokens[prompt_tokens];
+  for (int32_t i = 0; i < prompt_tokens; ++i) tokens[i] = 7 * i % 5;
+  CHECK(engine_start(self, 1, tokens, prompt_tokens, prompt_tokens + 6));
+  const int64_t running = self->requests[1].id;
+  engine_step(self, 64);
+  uint64_t epoch = 0;
+  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, &epoch));
+  CHECK(epoch == 4 && epoch_of(self) == 4 && is_stale(self, running));
+  for (int step = 0; step < 20 && self->requests[1].id != STATEPORT_NONE; ++step) engine_step(self, 64);
+  engine_settle(self);
+  CHECK(self->requests[1].id == STATEPORT_NONE && kv_tokens(self) == 0);
+  CHECK(serve(self, 0, NULL) == 0);
+  CHECK(serve(self, 0, NULL) == 16);
+  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, NULL));
+  CHECK(epoch_of(self) == 5 && kv_tokens(self) == 0);
+}
+
+static void forget_names(engine* self) {
+  const stateport_namespace* const names[] = {NULL, &tenant, &adapter};
+  for (int i = 0; i < 3; ++i) CHECK(serve(self, 0, names[i]) == 0);
+  for (int i = 0; i < 3; ++i) CHECK(serve(self, 0, names[i]) == 16);
+  CHECK_OK(stateport_request_cache_forget(self->cache, &tenant, STATEPORT_FORGET_NAME_SPACE));
+  CHECK(serve(self, 0, NULL) == 16 && serve(self, 0, &adapter) == 16 && serve(self, 0, &tenant) == 0);
+  CHECK_OK(stateport_request_cache_forget(self->cache, &adapter, STATEPORT_FORGET_EXTRA_KEY));
+  CHECK(serve(self, 0, NULL) == 16 && serve(self, 0, &tenant) == 16 && serve(self, 0, &adapter) == 0);
+  // Neither the tenant nor the adapter has the other's name.
+  CHECK_OK(stateport_request_cache_forget(self->cache, NULL, STATEPORT_FORGET_SALT));
+  CHECK(serve(self, 0, NULL) == 0 && serve(self, 0, &tenant) == 16 && serve(self, 0, &adapter) == 0);
+  CHECK(epoch_of(self) == 5);
+}
+
+static void reset_while_running(engine* self) {
+  int32_t tokens[prompt_tokens] = {0};
+  CHECK(engine_start(self, 2, tokens, prompt_tokens, prompt_tokens + 1));
+  CHECK_OK(stateport_request_cache_reset(self->cache));
+  CHECK(epoch_of(self) == 6 && is_stale(self, self->requests[2].id));
+  engine_end(self, 2, STATEPORT_ABORTED);
+  CHECK_OK(stateport_request_cache_reset(self->cache));
+  CHECK(epoch_of(self) == 6);
+}
+
+static void refuse(engine* self) {
+  stateport_request_cache* const cache = self->cache;
+  uint8_t stale = 9;
+  const stateport_namespace bad = {.size = 3};
+  CHECK_REFUSED(stateport_request_cache_epoch(cache, NULL), STATEPORT_INVALID_ARGUMENT, "epoch = null");
+  CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, &stale), STATEPORT_INVALID_ARGUMENT, "request = 0");
+  CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, NULL), STATEPORT_INVALID_ARGUMENT, "stale = null");
+  CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 3), STATEPORT_INVALID_ARGUMENT, "by = 3");
+  CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, -1), STATEPORT_INVALID_ARGUMENT, "by = -1");
+  CHECK_REFUSED(stateport_request_cache_forget(cache, &bad, 0), STATEPORT_INVALID_ARGUMENT, "name_space = 3");
+  CHECK(stale == 9 && epoch_of(self) == 6);
+  uint64_t epoch = 0;
+  CHECK_OK(stateport_request_cache_destroy(cache));
+  CHECK_REFUSED(stateport_request_cache_advance_epoch(cache, &epoch), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_request_cache_epoch(cache, &epoch), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 0), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, &stale), STATEPORT_INVALID_HANDLE, "cache");
+}
+
+void test_cache_epochs(void) {
+  static engine self;
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    cache_setup setup;
+    engine_setup(&setup, kind, 0, groups);
+    setup.options.kv_tokens = 4 * engine_tokens_max;
+    setup.slots.checkpoints = 12;
+    setup.options.epoch = 3;
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+    engine_make(&self, cache, &setup.options, 1);
+    change_weights(&self);
+    forget_names(&self);
+    reset_while_running(&self);
+    refuse(&self);
+  }
+}
