@@ -41,7 +41,8 @@ class CacheEpochs(_library.Object):
         leaves. The epoch stays. by: one of FORGET_BY, the names that are compared: "name_space", both; "extra_key", the
         adapter alone; "salt", the tenant alone. Files: contents of earlier processes go as well, of any namespace,
         unless a request has used them since. Remote tier: until the next epoch this cache shares no contents of these
-        namespaces with others; a later process with the same epoch finds the old ones. After 1,024 calls with different
+        namespaces with others. A later process with the same epoch may find the old contents, in the remote tier or,
+        after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls with different
         arguments in one epoch, the next such call advances the epoch."""
         if by not in FORGET_BY:
             raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")

@@ -10,11 +10,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace stateport::engine {
+
+/// A request began, or began again, with this number of known tokens and with this version of the weights.
+struct Began {
+  std::int64_t known = 0;
+  std::uint64_t weights = 0;
+};
 
 /// A request while it runs.
 struct Sequence {
@@ -28,6 +35,7 @@ struct Sequence {
   bool loading = false;         ///< something was on its way from a tier when `computed` was set
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
   std::vector<std::int64_t> breakpoints = {};  ///< of the prompt
+  std::vector<Began> began = {};               ///< the last one holds as long as it runs
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -132,7 +140,8 @@ struct CacheOptions {
   std::uint64_t model = 0;                      ///< equal numbers, equal weights
   TierRoom tiers;
   ArenaRoom arena;       ///< of caches in slots
-  bool overlap = false;  ///< batches are planned before the one before them is read back
+  std::uint64_t epoch = 0;  ///< RequestCacheOptions::epoch
+  bool overlap = false;     ///< batches are planned before the one before them is read back
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
   Fault fault = Fault::none;
 };
@@ -170,6 +179,10 @@ class EngineCache {
   virtual void stop(Sequence& sequence, bool aborted) = 0;
   /// Forgets everything. No sequence runs.
   virtual void reset() = 0;
+  /// Everything that is cached was made by old weights: of all tenants, or of this one. Sequences may run.
+  virtual void forget(std::optional<std::int32_t> /*tenant*/) {}
+  /// The sequence started before that. None: the cache does not know, because it keeps nothing.
+  [[nodiscard]] virtual std::optional<bool> is_stale(const Sequence&) const { return std::nullopt; }
 
   /// False: something is on its way to the sequence from a tier, and no batch can have it. Sets `computed` when that
   /// has ended.

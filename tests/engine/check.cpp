@@ -123,9 +123,12 @@ Served serve_in(const std::string& folder, const Schedule& schedule, std::string
                 bool keep) {
   std::optional<Model> draft;
   if (schedule.cache.drafts > 0) draft.emplace(draft_model(schedule));
-  Scheduler scheduler(
-      schedule, target_model(schedule), draft ? &*draft : nullptr,
-      [&] { return make_cache(cache_name, schedule.cache, folder); }, log);
+  const auto make = [&](std::uint64_t epoch) {
+    CacheOptions options = schedule.cache;
+    options.epoch = epoch;
+    return make_cache(cache_name, options, folder);
+  };
+  Scheduler scheduler(schedule, draft ? &*draft : nullptr, make, log);
   std::vector<Answer> answers = scheduler.run();
   if (keep) scheduler.keep();
   return {.answers = std::move(answers), .counts = scheduler.counts()};
@@ -171,7 +174,11 @@ std::optional<std::string> difference(const Problem& problem, std::string_view c
     if (counts != nullptr) *counts += served.counts;
     for (const PlannedRequest& request : problem.schedule.requests) {
       const auto id = static_cast<std::size_t>(request.id);
-      if (const auto found = difference(served.answers[id], problem.answers[id]))
+      const Answer& answer = served.answers[id];
+      const bool is_first = std::ranges::all_of(answer.began, [](const Began& began) { return began.weights == 0; });
+      const auto found = is_first ? difference(answer, problem.answers[id])
+                                  : difference(answer, answer_in_epochs(problem.schedule, request, answer));
+      if (found)
         return "request " + std::to_string(id) + ": " + *found;
     }
   } catch (const std::exception& error) {

@@ -123,6 +123,22 @@ TEST_CASE("every cache gives them when prompts name positions and states lie bef
   }
 }
 
+TEST_CASE("every cache gives those of the weights with which a request began, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(40),
+                .arena = random.chance(20),
+                .named = random.chance(20),
+                .weights = true};
+  };
+  const auto one = [](std::string_view cache, bool, std::uint64_t seed) { return cache == cache_of_seed(seed); };
+  for (const auto& [cache, count] : check_combinations(draw, one)) {
+    CAPTURE(cache);
+    CHECK(count.hit_tokens * 20 > count.lookup_tokens);
+  }
+}
+
 TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {
   const auto found = find_fault(Fault::wrong_shift, "align", 300);
   REQUIRE(found);

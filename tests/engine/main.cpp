@@ -28,6 +28,7 @@ struct Arguments {
   bool tiers = false;
   bool tenants = false;
   bool named = false;
+  bool weights = false;
   bool arena = false;
 };
 
@@ -36,7 +37,8 @@ Draw given(const Arguments& arguments) {
             .tiers = arguments.tiers,
             .tenants = arguments.tenants,
             .arena = arguments.arena,
-            .named = arguments.named};
+            .named = arguments.named,
+            .weights = arguments.weights};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -114,6 +116,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
+  app.add_flag("--weights", arguments.weights, "change weights while requests run, of all or (with --tenants) of one");
   app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
   app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");

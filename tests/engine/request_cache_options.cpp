@@ -47,6 +47,7 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
                             .kv_tokens = options.kv_tokens,
                             .hash = BlockHashKind::xxh3_128,
                             .hash_seed = options.tenants ? 0x5eedu : 0u,
+                            .epoch = options.epoch,
                             .overlap = options.overlap,
                             .scrub = options.tenants};
   // A batch that is planned ahead may find that the one before it kept all drafts.

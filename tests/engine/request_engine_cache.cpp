@@ -12,6 +12,10 @@ namespace stateport::engine {
 
 namespace {
 
+Namespace name_of(std::size_t tenant) {
+  return {.salt = tenant == 0 ? "even" : "odd"};
+}
+
 std::size_t tenant_of(const Sequence& sequence) {
   return static_cast<std::size_t>(sequence.id % 2);
 }
@@ -21,7 +25,7 @@ std::size_t tenant_of(const Sequence& sequence) {
 bool RequestEngineCache::start(Sequence& sequence) {
   if (tiers_) tiers_->poll();
   Namespace name_space;
-  if (options_.tenants) name_space.salt = tenant_of(sequence) == 0 ? "even" : "odd";
+  if (options_.tenants) name_space = name_of(tenant_of(sequence));
   const auto started =
       cache_->start({.tokens = sequence.tokens, .name_space = name_space, .breakpoints = sequence.breakpoints});
   if (!started) return false;
@@ -136,6 +140,18 @@ void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
   running_[static_cast<std::size_t>(sequence.slot)] = nullptr;
   cache_->end(id(sequence), aborted ? RequestEnd::aborted : RequestEnd::finished);
+}
+
+void RequestEngineCache::forget(std::optional<std::int32_t> tenant) {
+  if (tenant)
+    cache_->epochs().forget(name_of(static_cast<std::size_t>(*tenant)));
+  else
+    static_cast<void>(cache_->epochs().advance());
+  if (tiers_) tiers_->settle();
+}
+
+std::optional<bool> RequestEngineCache::is_stale(const Sequence& sequence) const {
+  return cache_->epochs().is_stale(id(sequence));
 }
 
 void RequestEngineCache::reset() {

@@ -44,6 +44,8 @@ class RequestEngineCache final : public EngineCache {
   void final_state(const Sequence& sequence, ModelState& state) override;
   void stop(Sequence& sequence, bool aborted) override;
   void reset() override;
+  void forget(std::optional<std::int32_t> tenant) override;
+  [[nodiscard]] std::optional<bool> is_stale(const Sequence& sequence) const override;
   [[nodiscard]] bool ready(Sequence& sequence) override;
   bool wait() override { return tiers_ && tiers_->wait(); }
   void shut_down(bool keep) override;

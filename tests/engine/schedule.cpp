@@ -99,8 +99,22 @@ void draw_names(test::Random& random, Schedule& schedule) {
   }
 }
 
+/// Behind all other draws, too.
+void draw_weights(test::Random& random, Schedule& schedule) {
+  const auto requests = static_cast<std::int32_t>(schedule.requests.size());
+  for (std::int64_t count = random.between(1, 6); count > 0; --count)
+    schedule.events.push_back({.kind = schedule.cache.tenants && random.chance(50) ? PlannedEvent::Kind::forget
+                                                                                   : PlannedEvent::Kind::weights,
+                               .step = random.between32(1, 12 * requests),
+                               .request = random.between32(0, 5)});
+}
+
 const char* name(PlannedEvent::Kind kind) {
   switch (kind) {
+    case PlannedEvent::Kind::weights:
+      return "weights";
+    case PlannedEvent::Kind::forget:
+      return "forget";
     case PlannedEvent::Kind::preempt:
       return "preempt";
     case PlannedEvent::Kind::abort:
@@ -146,6 +160,19 @@ Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::i
   return answer;
 }
 
+Answer answer_in_epochs(const Schedule& schedule, const PlannedRequest& request, const Answer& answer) {
+  const auto end = static_cast<std::int64_t>(request.prompt.size()) + request.new_tokens;
+  Answer expected{.tokens = request.prompt, .state = Model::empty_state()};
+  for (std::size_t i = 0; i < answer.began.size(); ++i) {
+    const bool is_last = i + 1 == answer.began.size();
+    const std::int64_t upto = is_last ? end : answer.began[i + 1].known;
+    const std::uint64_t version = schedule.seed + answer.began[i].weights;
+    expected = answer_alone(target_model(version, schedule.cache.type), expected.tokens,
+                            static_cast<std::int32_t>(upto - std::ssize(expected.tokens)));
+  }
+  return expected;
+}
+
 Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   test::Random random(seed);
   Problem problem;
@@ -178,6 +205,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   draw_events(random, schedule);
   if (draw.tiers) draw_restarts(random, schedule);
   if (draw.named) draw_names(random, schedule);
+  if (draw.weights) draw_weights(random, schedule);
   if (draw.arena)
     cache.arena = {.kv_blocks = random.between32(1, 6),
                    .state_slots = random.between32(1, 2),
@@ -221,8 +249,7 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   }
   for (const PlannedEvent& event : schedule.events) {
     out << "  step " << event.step << ": " << name(event.kind);
-    if (event.kind == PlannedEvent::Kind::preempt || event.kind == PlannedEvent::Kind::abort)
-      out << " request " << event.request;
+    if (event.request >= 0) out << " request " << event.request;
     out << '\n';
   }
   return out;

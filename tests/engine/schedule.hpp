@@ -25,12 +25,16 @@ struct PlannedEvent {
     preempt,
     abort,
     reset,
+    weights,  ///< they change, of all requests
+    forget,   ///< they change, of the requests of one tenant: of even ids if `request` is even
     restart,  ///< the cache is written to files, the engine ends, and another one takes its place
     crash     ///< it ends as it is
   };
   Kind kind = Kind::reset;
   std::int32_t step = 0;
-  std::int32_t request = -1;  ///< of preempt and abort; without effect if it does not run then
+  /// Of preempt and abort; without effect if it does not run then. Weights, forget: not a multiple of 3: requests that
+  /// are stale then start again.
+  std::int32_t request = -1;
 };
 
 /// Before the schedule another engine serves it and leaves its images in the folder. Its states are of no use.
@@ -58,6 +62,7 @@ struct Answer {
   std::vector<Token> tokens;
   ModelState state;
   bool complete = false;
+  std::vector<Began> began = {};
 };
 
 /// The models of a schedule: one of a few, so that they are made once.
@@ -69,6 +74,9 @@ struct Answer {
 
 /// The oracle: the model's answer to a prompt, one request alone, without scheduler, cache or store.
 [[nodiscard]] Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::int32_t new_tokens);
+
+/// What the oracle's weights give where `answer` says that the request began with other weights, and went on with them.
+[[nodiscard]] Answer answer_in_epochs(const Schedule& schedule, const PlannedRequest& request, const Answer& answer);
 
 /// A schedule and its oracle's answers, by request id.
 struct Problem {
@@ -84,6 +92,7 @@ struct Draw {
   bool tenants = false;  ///< see CacheOptions
   bool arena = false;    ///< KV and states share one, in caches in slots
   bool named = false;    ///< prompts name positions, and some caches leave states before tails
+  bool weights = false;  ///< they change while requests run
 };
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
 /// preemptions, aborts and resets; with tiers also restarts, and folders that another engine has used.

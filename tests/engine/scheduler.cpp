@@ -30,13 +30,11 @@ std::uint64_t mixed(std::uint64_t seed, std::int32_t step, std::int32_t id) {
 
 }  // namespace
 
-Scheduler::Scheduler(const Schedule& schedule, const Model& target, const Model* draft, MakeCache make_cache,
-                     std::ostream* log)
+Scheduler::Scheduler(const Schedule& schedule, const Model* draft, MakeCache make_cache, std::ostream* log)
     : schedule_(schedule),
-      target_(target),
       draft_(draft),
       make_cache_(std::move(make_cache)),
-      cache_(make_cache_()),
+      cache_(make_cache_(0)),
       log_(log),
       answers_(count_of_ids(schedule)) {
   for (const PlannedRequest& request : schedule.requests) {
@@ -96,6 +94,8 @@ void Scheduler::apply_events() {
       note("reset");
       remove_all();
       cache_->reset();
+    } else if (event.kind == PlannedEvent::Kind::weights || event.kind == PlannedEvent::Kind::forget) {
+      change_weights(event);
     } else if (event.kind == PlannedEvent::Kind::restart || event.kind == PlannedEvent::Kind::crash) {
       note(event.kind == PlannedEvent::Kind::restart ? "restart" : "crash");
       restart(event.kind == PlannedEvent::Kind::restart);
@@ -104,6 +104,30 @@ void Scheduler::apply_events() {
       remove(*sequence, event.kind == PlannedEvent::Kind::preempt);
     }
   }
+}
+
+/// Requests that run go on with the weights with which they began, or start again.
+void Scheduler::change_weights(const PlannedEvent& event) {
+  const bool all = event.kind == PlannedEvent::Kind::weights;
+  const auto tenant = static_cast<std::size_t>(event.request % 2);
+  note(all ? "the weights change" : "the weights of a tenant change");
+  ++last_weights_;
+  if (all)
+    weights_.fill(last_weights_);
+  else
+    weights_[tenant] = last_weights_;
+  epoch_ += all;
+  cache_->forget(all ? std::nullopt : std::optional(static_cast<std::int32_t>(tenant)));
+  for (std::size_t i = running_.size(); i-- > 0;) {
+    Sequence& sequence = *running_[i];
+    const bool is_old = sequence.began.back().weights != weights_[static_cast<std::size_t>(sequence.id % 2)];
+    if (cache_->is_stale(sequence).value_or(is_old) != is_old) throw std::logic_error("Scheduler: a request is stale, or is not");
+    if (is_old && event.request % 3 != 0) remove(sequence, true);
+  }
+}
+
+const Model& Scheduler::target(const Sequence& sequence) const {
+  return target_model(schedule_.seed + sequence.began.back().weights, schedule_.cache.type);
 }
 
 void Scheduler::remove_all() {
@@ -119,7 +143,10 @@ void Scheduler::restart(bool keep) {
   past_counts_ = counts();
   ++past_counts_.tiers.restarts;
   cache_.reset();
-  cache_ = make_cache_();
+  // What was forgotten in this epoch may still lie in files.
+  const bool forgot = weights_[0] != weights_[1];
+  epoch_ += forgot;
+  cache_ = make_cache_(epoch_);
 }
 
 CacheCounts Scheduler::counts() const {
@@ -146,6 +173,7 @@ void Scheduler::admit() {
     }
     note("start request ", next->id, " with ", next->computed, " of ", next->known(), " tokens cached",
          next->loading ? ", more to be loaded" : "");
+    next->began.push_back({.known = next->known(), .weights = weights_[static_cast<std::size_t>(next->id % 2)]});
     free_slots_.pop_back();
     running_.push_back(std::make_unique<Sequence>(std::move(*next)));
     waiting_.erase(next);
@@ -262,10 +290,10 @@ void Scheduler::forward(Row& row) {
   row.sampled = 0;
   for (std::int64_t i = 0; i < row.scheduled; ++i) {
     const auto position = static_cast<std::size_t>(row.start + i + 1);
-    const Hidden hidden = target_.feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
+    const Hidden hidden = target(sequence).feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
     cache_->wrote_state(row, i + 1, state);
     if (!accepts || i + 1 < given || sequence.known() == sequence.end_tokens) continue;
-    sequence.tokens.push_back(target_.sample(hidden));
+    sequence.tokens.push_back(target(sequence).sample(hidden));
     ++row.sampled;
     accepts = i + 1 < row.scheduled && fed[static_cast<std::size_t>(i + 1)] == sequence.tokens.back();
   }
@@ -292,7 +320,10 @@ void Scheduler::remove(Sequence& sequence, bool again) {
   const bool complete = removed->known() == removed->end_tokens;
   Answer& answer = answers_[static_cast<std::size_t>(removed->id)];
   if (!again) {
-    answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete};
+    answer = {.tokens = removed->tokens,
+              .state = Model::empty_state(),
+              .complete = complete,
+              .began = removed->began};
     if (complete) cache_->final_state(*removed, answer.state);
   }
   stop(*removed, !again && !complete);

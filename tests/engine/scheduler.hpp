@@ -5,6 +5,7 @@
 #include "model.hpp"
 #include "schedule.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -21,12 +22,12 @@ namespace stateport::engine {
 /// run, before the one before it is read back.
 class Scheduler {
  public:
-  using MakeCache = std::function<std::unique_ptr<EngineCache>()>;
+  /// Of an engine whose weights have this number.
+  using MakeCache = std::function<std::unique_ptr<EngineCache>(std::uint64_t epoch)>;
 
   /// The models, the schedule and the log must outlive the scheduler. `make_cache` makes the memory of an engine: at
   /// first, and when it starts again. `draft` proposes tokens, `log` gets a line for each event; both may be null.
-  Scheduler(const Schedule& schedule, const Model& target, const Model* draft, MakeCache make_cache,
-            std::ostream* log = nullptr);
+  Scheduler(const Schedule& schedule, const Model* draft, MakeCache make_cache, std::ostream* log = nullptr);
 
   /// Serves everything; answers by request id. Throws std::logic_error for a broken invariant of the cache and when
   /// nothing gets on any more.
@@ -37,6 +38,8 @@ class Scheduler {
 
  private:
   void apply_events();
+  void change_weights(const PlannedEvent& event);
+  [[nodiscard]] const Model& target(const Sequence& sequence) const;
   void remove_all();
   void restart(bool keep);
   void admit();
@@ -59,12 +62,14 @@ class Scheduler {
   void note(const Parts&... parts);
 
   const Schedule& schedule_;
-  const Model& target_;
   const Model* draft_;
   MakeCache make_cache_;
   std::unique_ptr<EngineCache> cache_;
   CacheCounts past_counts_;  ///< of the caches before
   std::ostream* log_;
+  std::uint64_t epoch_ = 0;
+  std::array<std::uint64_t, 2> weights_ = {};  ///< their version, by tenant: even ids, odd ids
+  std::uint64_t last_weights_ = 0;
   std::int32_t step_ = 0;
   std::int32_t counted_steps_ = 0;
   std::chrono::steady_clock::time_point last_counted_ = std::chrono::steady_clock::now();

@@ -35,8 +35,9 @@ stateport_status stateport_request_cache_epoch(stateport_request_cache* cache, u
 /// The same as an advance, for the contents of some namespaces: an adapter gets new weights, or a tenant leaves. The
 /// epoch stays. name_space: null: the one without names. by: stateport_forget_by. Files: contents of earlier processes
 /// go as well, of any namespace, unless a request has used them since. Remote tier: until the next epoch this cache
-/// shares no contents of these namespaces with others; a later process with the same epoch finds the old ones. After
-/// 1,024 calls with different arguments in one epoch, the next such call advances the epoch.
+/// shares no contents of these namespaces with others. A later process with the same epoch may find the old contents, in
+/// the remote tier or, after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls with
+/// different arguments in one epoch, the next such call advances the epoch.
 stateport_status stateport_request_cache_forget(stateport_request_cache* cache, const stateport_namespace* name_space,
                                                 int32_t by);
 /// stale: not 0: the request started before its contents were forgotten. An engine that has only new weights ends it as

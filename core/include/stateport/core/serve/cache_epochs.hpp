@@ -38,8 +38,9 @@ class CacheEpochs {
   ///
   /// - Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. Their
   ///   namespace is not known.
-  /// - Remote tier: until the next epoch this cache shares no contents of these namespaces with others. A later process
-  ///   with the same epoch finds the old ones: start it with another epoch if they are wrong.
+  /// - Remote tier: until the next epoch this cache shares no contents of these namespaces with others.
+  /// - A later process with the same epoch may find the old contents, in the remote tier or, after a crash, in files.
+  ///   Start it with another epoch if they are wrong.
   /// - After 1,024 calls with different arguments in one epoch, the next such call advances the epoch.
   ///
   /// Throws InvalidArgument for a `by` that is no ForgetBy. O(all).
