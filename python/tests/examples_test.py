@@ -37,6 +37,10 @@ def test_a_turn_continues_from_a_named_position() -> None:
     assert "496 of 500 tokens" in _run("named_positions.py")
 
 
+def test_new_weights_find_nothing_of_old_ones() -> None:
+    assert "496 with old weights, then 0 and 496; 0 of a new adapter" in _run("new_weights.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

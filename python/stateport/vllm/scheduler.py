@@ -84,7 +84,7 @@ class SchedulerSide:
         self._waiting, self._waiting_max = 0, max(max_requests // 3, 1)  # prompts that wait for files or the store
         self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
-        self._reset_wanted, self._resets = False, 0
+        self._resets = 0
         self._cache: RequestCache | None = None
         self._pools: list[tuple[int, ...]] = []  # of the workers
 
@@ -225,8 +225,7 @@ class SchedulerSide:
 
     def _start(self, request: Any, tokens: Int32s | None, search: str) -> StartedRequest | None:
         """Into the cache; None, with the reason counted: it does not take the request now."""
-        reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else (
-            "resetting" if self._reset_wanted else "")
+        reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else ""
         if tokens is not None and not reason:
             started = self.cache.start(tokens, namespace=namespace_of(request, self._resets),
                                        media=media_of(request, len(tokens)), search=search)
@@ -341,11 +340,10 @@ class SchedulerSide:
                 self._keep_offers(requests[name], offered, block_ids(name))
             else:
                 self.counters.add("unsaved", len({tokens for _, _, tokens in offered}),
-                                  "resetting" if name in self._stale else "not_scheduled")
+                                  "stale" if name in self._stale else "not_scheduled")
         for name, tokens in scheduled.items():
             if name in requests:
                 self._move_stop(requests[name], requests[name].num_computed_tokens + tokens)
-        self._try_reset()
         step, self._step = self._step, StepBuilder()
         return step.build()
 
@@ -428,25 +426,16 @@ class SchedulerSide:
         self._begin_rest()
 
     def reset(self, running: Iterable[str] = ()) -> None:
-        """Forgets everything, in files too. Nothing is reused until then: the cache is reset once no request and no
-        transfer is under way. Later states are this engine's alone, because vLLM resets a cache when weights change,
-        and the model's name does not show that. States of the prompts `running`, which have begun, are not kept.
+        """Forgets everything, in files too, at once. Later states are this engine's alone, because vLLM resets a cache
+        when weights change, and the model's name does not show that. States of the prompts `running`, which have begun,
+        are not kept.
 
         With keep_on_reset nothing is forgotten: earlier checkpoints stay, and prompts are looked up again."""
-        if self.options.keep_on_reset:
-            for name in list(self._held):
-                self.end(name)
-            return
-        self._reset_wanted = True
-        self._stale |= set(running)
-        self._resets += 1
         for name in list(self._held):
             self.end(name)
-        self._try_reset()
-
-    def _try_reset(self) -> None:
-        if not self._reset_wanted or self.cache.running_requests or self.cache.transfers_under_way:
+        if self.options.keep_on_reset:
             return
-        self.cache.reset()
+        self._stale |= set(running)
+        self._resets += 1
+        self.cache.advance_epoch()
         self._begin_rest()
-        self._reset_wanted = False
