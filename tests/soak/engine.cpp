@@ -46,6 +46,7 @@ void Figures::add(const Figures& other) {
   preempted += other.preempted;
   aborted += other.aborted;
   resets += other.resets;
+  epochs += other.epochs;
   restarts += other.restarts;
   found_images += other.found_images;
 }
@@ -65,6 +66,7 @@ Engine::Engine(test::Random& random, Workload& workload, EngineSetup setup, Make
   if (setup_.requests_of_life > 0)
     next_restart_ = random_.between(setup_.requests_of_life / 2, setup_.requests_of_life);
   next_reset_ = setup_.requests_to_reset;
+  next_epoch_ = setup_.requests_to_epoch;
   open();
 }
 
@@ -122,6 +124,7 @@ void Engine::step() {
   if (may_begin() && mover_->under_way() > 0) settle(false);
   follow_events();
   if (setup_.requests_of_life > 0 && figures_.requests >= next_restart_) restart();
+  if (setup_.requests_to_epoch > 0 && figures_.requests >= next_epoch_) change_weights();
   if (setup_.requests_to_reset > 0 && figures_.requests >= next_reset_) reset();
 }
 
@@ -144,6 +147,14 @@ void Engine::restart() {
   close();
   open();
   ++figures_.restarts;
+}
+
+void Engine::change_weights() {
+  next_epoch_ += setup_.requests_to_epoch;
+  setup_.options.epoch = cache_->epochs().advance();
+  for (const auto& [id, live] : running_) must(cache_->epochs().is_stale(id), "a request of older weights is not stale");
+  mover_->take(cache_->tiers()->settle({}).transfers);
+  ++figures_.epochs;
 }
 
 void Engine::reset() {
@@ -257,7 +268,7 @@ void Engine::start() {
   live.prompt = std::ssize(request.prompt);
   live.loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt;
   live.reused_tokens = started->reused_tokens;
-  live.marks.push_back(0);
+  live.marks.push_back(cache_->epochs().current());  // other weights make other states of the same tokens
   for (const Token token : live.tokens)
     live.marks.push_back(next_mark(live.marks.back(), request.names.seen(std::ssize(live.marks) - 1, token)));
   must(running_.emplace(started->request, std::move(live)).second, "one number for two requests");

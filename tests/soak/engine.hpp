@@ -36,6 +36,7 @@ struct Figures {
   std::int64_t preempted = 0;
   std::int64_t aborted = 0;
   std::int64_t resets = 0;
+  std::int64_t epochs = 0;  ///< that began while requests ran
   std::int64_t restarts = 0;
   std::int64_t found_images = 0;  ///< in files, by engines that started
 
@@ -57,6 +58,7 @@ struct EngineSetup {
   RequestCacheOptions options;
   std::int64_t requests_of_life = 0;   ///< until a restart over its files; 0: it never restarts
   std::int64_t requests_to_reset = 0;  ///< 0: never
+  std::int64_t requests_to_epoch = 0;  ///< 0: never
   Planted planted = Planted::nothing;
 };
 
@@ -114,6 +116,7 @@ class Engine {
   void close();
   void restart();
   void reset();
+  void change_weights();
   [[nodiscard]] bool may_begin() const { return !planned_ || !planned_->ready; }
   [[nodiscard]] RequestId pick();
   [[nodiscard]] ReuseHint random_hint(std::size_t conversation);
@@ -154,6 +157,7 @@ class Engine {
   std::uint64_t sequence_ = 0;
   std::int64_t next_restart_ = 0;
   std::int64_t next_reset_ = 0;
+  std::int64_t next_epoch_ = 0;
   std::int64_t steps_without_start_ = 0;
   std::chrono::steady_clock::time_point waits_since_;
   std::vector<TransferResult> results_;
