@@ -83,6 +83,7 @@ struct CacheCounts {
   std::int64_t planned_ahead = 0;  ///< batches, before the one before them was read back
   std::int64_t ready_ahead = 0;    ///< of these, whose plan was complete at once
   std::int64_t memory_moves = 0;   ///< in an arena: extents that got memory or gave it back
+  std::int64_t stale = 0;          ///< sequences that ran when their weights became old
   std::int64_t kv_copies = 0;      ///< the same: KV blocks that were copied out of such an extent
   TierCounts tiers;
 

@@ -139,6 +139,25 @@ TEST_CASE("every cache gives those of the weights with which a request began, in
   }
 }
 
+TEST_CASE("a trainer swaps weights every 20 requests while others run, and gets those of the weights that it gave") {
+  for (const std::string_view cache : cache_names()) {
+    if (cache == "none") continue;
+    CAPTURE(cache);
+    CacheCounts counts;
+    std::uint64_t seeds = 0;
+    test::for_each_seed(3, [&](test::Random&, std::uint64_t seed) {
+      ++seeds;
+      const auto failure = check(draw_problem(seed, {.overlap = seed % 2 == 0, .rollouts = true}), cache, counts);
+      if (failure) FAIL(*failure);
+    });
+    if (seeds < 3) continue;
+    CHECK(counts.stale > 15);
+    CHECK(counts.hit_tokens * 16 > counts.lookup_tokens);
+    MESSAGE(cache << ": " << counts.stale << " requests ran when the weights changed; " << counts.hit_tokens << " of "
+                  << counts.lookup_tokens << " tokens were hits");
+  }
+}
+
 TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {
   const auto found = find_fault(Fault::wrong_shift, "align", 300);
   REQUIRE(found);

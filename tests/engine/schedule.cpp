@@ -109,6 +109,18 @@ void draw_weights(test::Random& random, Schedule& schedule) {
                                .request = random.between32(0, 5)});
 }
 
+/// Twenty requests arrive, then the weights change, and so on.
+void draw_rollouts(test::Random& random, Schedule& schedule) {
+  schedule.cache.max_running = 8;
+  schedule.cache.checkpoints = 16;
+  schedule.cache.kv_tokens = 10 * schedule.cache.max_tokens;
+  std::int32_t step = 0;
+  for (PlannedRequest& request : schedule.requests) {
+    request.arrival_step = step += random.between32(0, 2);
+    if (request.id % 20 == 19) schedule.events.push_back({.kind = PlannedEvent::Kind::weights, .step = ++step, .request = 0});
+  }
+}
+
 const char* name(PlannedEvent::Kind kind) {
   switch (kind) {
     case PlannedEvent::Kind::weights:
@@ -183,7 +195,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   schedule.cache.tenants = draw.tenants;
   if (draw.tiers) draw_tiers(random, schedule);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
-  const std::int32_t count = draw.tiers ? random.between32(6, 20) : random.between32(2, 8);
+  const std::int32_t count = draw.rollouts ? 100 : draw.tiers ? random.between32(6, 20) : random.between32(2, 8);
   std::int32_t longest = 0;
   for (std::int32_t id = 0; id < count; ++id) {
     PlannedRequest request{.id = id, .arrival_step = random.between32(0, 10 * id), .prompt = {}};
@@ -206,6 +218,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   if (draw.tiers) draw_restarts(random, schedule);
   if (draw.named) draw_names(random, schedule);
   if (draw.weights) draw_weights(random, schedule);
+  if (draw.rollouts) draw_rollouts(random, schedule);
   if (draw.arena)
     cache.arena = {.kv_blocks = random.between32(1, 6),
                    .state_slots = random.between32(1, 2),

@@ -93,6 +93,8 @@ struct Draw {
   bool arena = false;    ///< KV and states share one, in caches in slots
   bool named = false;    ///< prompts name positions, and some caches leave states before tails
   bool weights = false;  ///< they change while requests run
+  /// A trainer's rollouts: 100 requests, of which 8 run at a time and 20 arrive with each version of the weights.
+  bool rollouts = false;
 };
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
 /// preemptions, aborts and resets; with tiers also restarts, and folders that another engine has used.

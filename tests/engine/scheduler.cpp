@@ -122,6 +122,7 @@ void Scheduler::change_weights(const PlannedEvent& event) {
     Sequence& sequence = *running_[i];
     const bool is_old = sequence.began.back().weights != weights_[static_cast<std::size_t>(sequence.id % 2)];
     if (cache_->is_stale(sequence).value_or(is_old) != is_old) throw std::logic_error("Scheduler: a request is stale, or is not");
+    past_counts_.stale += is_old;
     if (is_old && event.request % 3 != 0) remove(sequence, true);
   }
 }

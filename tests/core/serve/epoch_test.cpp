@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string>
@@ -105,6 +106,42 @@ TEST_CASE("a new epoch finds nothing that older weights made, and its own conten
     const auto new_names = stored(*cache);
     CHECK(new_names.size() == old_names.size());
     CHECK(std::ranges::none_of(new_names, [&](const auto& name) { return old_names.contains(name); }));
+  }
+}
+
+/// Of contents that were used at the same time the one with the smaller number goes first, and numbers differ.
+TEST_CASE("in a new epoch prompts hit as often as in a new cache") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t hits_of_old = 0;
+    std::int64_t hits_of_fresh = 0;
+    std::uint64_t seeds = 0;
+    for_each_seed(200, [&](Random& random, std::uint64_t) {
+      ++seeds;
+      RequestCacheOptions options = small_cache(index);
+      options.kv_tokens = random.between(96, 256);
+      const auto old = make_request_cache(options);
+      const auto prompt = [&] {
+        Tokens tokens;
+        for (std::int64_t blocks = random.between(1, 11); blocks > 0; --blocks)
+          tokens.insert(tokens.end(), 4, random.between32(0, 1));
+        tokens.push_back(7);
+        return tokens;
+      };
+      for (int i = 0; i < 30; ++i) serve(*old, prompt());
+      static_cast<void>(old->epochs().advance());
+      options.epoch = 1;
+      const auto fresh = make_request_cache(options);
+      for (int i = 0; i < 40; ++i) {
+        const Tokens next = prompt();
+        hits_of_old += found(*old, next);
+        hits_of_fresh += found(*fresh, next);
+        serve(*old, next);
+        serve(*fresh, next);
+      }
+    });
+    MESSAGE(hits_of_old, " tokens, and ", hits_of_fresh);
+    if (seeds >= 200) CHECK(std::abs(hits_of_old - hits_of_fresh) * 200 < hits_of_fresh);
   }
 }
 
