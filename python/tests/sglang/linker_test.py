@@ -33,7 +33,7 @@ PROMPT = list(range(100, 116))
 def config(folder: pathlib.Path, tiers: str = "files", room: int = 64 * MEBIBYTE, **more: Any) -> dict[str, Any]:
     host = {"host_bytes": room} if tiers != "files" else {}
     files = {"folder": str(folder / "images"), "file_bytes": room} if tiers != "host" else {}
-    return {**host, **files, "revision": "r1", **more}
+    return {**host, **files, "revision": "r1", "keep_on_flush": True, **more}
 
 
 @pytest.fixture
@@ -91,6 +91,24 @@ def test_the_next_process_finds_what_is_in_files(make: Any, tmp_path: pathlib.Pa
     assert make(config(tmp_path, "both")).request(PROMPT + [3] * 4) == (0, 16)
     other = make(config(tmp_path, "both", revision="another"))
     assert other.request(PROMPT) == (0, 0)
+
+
+@pytest.mark.parametrize("tiers", TIERS)
+def test_nothing_is_found_after_a_flush_unless_it_is_to_be_kept(make: Any, tmp_path: pathlib.Path, tiers: str) -> None:
+    engine = make(config(tmp_path, tiers, keep_on_flush=False))
+    engine.reset()  # a new process: what it finds in files stays
+    for _ in range(2):
+        assert engine.request(PROMPT) == (0, 0)
+        engine.settle()
+        assert engine.request(PROMPT + [7] * 4) == (16, 0)
+        engine.settle()
+        engine.reset()
+    engine.close()
+    if tiers == "host":
+        return
+    later = make(config(tmp_path, tiers, keep_on_flush=False))
+    later.reset()
+    assert later.request(PROMPT + [7] * 4 + [8] * 8) == (0, 20)  # of the weights with which the first process began
 
 
 @pytest.mark.parametrize("tiers", TIERS)
