@@ -47,7 +47,7 @@ class CacheEpochs(_library.Object):
         if by not in FORGET_BY:
             raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")
         name = struct_of("namespace", namespace, Namespace)
-        calls.request_cache_forget(self.handle, name, FORGET_BY.index(by))
+        calls.request_cache_forget(self.handle, name and ctypes.byref(name), FORGET_BY.index(by))
 
     def is_stale(self, request: int) -> bool:
         """The request started before its contents were forgotten. An engine that has only new weights preempts it and

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c
-from stateport._arguments import of_kind, struct_of
+from stateport._arguments import integer, of_kind, struct_of
 from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction

@@ -14,15 +14,16 @@ from stateport.hashing import seed_of_variable
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """folder: for images in files; the folder above it must be. file_bytes: of this process (each tensor-parallel rank)
-    there. host_bytes: of pinned memory, for the linker alone. free_floor_bytes: left free in the file system. lanes:
-    files at a time, 0: 2. revision: names the weights, where the model's path is no folder of theirs. keep_on_flush: of the
-    linker: flush_cache forgets nothing. SGLang flushes its cache when weights change, when it gives memory back, and
-    when it is asked to; it does not say why. Use it only where the weights stay as they are. False: no later prompt
-    finds what was kept before a flush, and later images are this process's alone. hash_seed_variable: an environment variable with a secret number
-    from 1 to 2^64 - 1, which enters the names of images (SGLang prints what is said here); the same for all that share
-    a folder; empty: none. scrub: host memory is set to zero at the end, and bytes of files before they are given back.
-    SGLang's own memory, on the device and on the host, is SGLang's."""
+    """folder: for images in files; the folder above it must be. file_bytes: of this process (each tensor-parallel
+    rank) there. host_bytes: of pinned memory, for the linker alone. free_floor_bytes: left free in the file system.
+    lanes: files at a time, 0: 2. revision: names the weights, where the model's path is no folder of theirs.
+    keep_on_flush: of the linker: flush_cache forgets nothing. SGLang flushes its cache when weights change, when it
+    gives memory back, and when it is asked to; it does not say why. Use it only where the weights stay as they are.
+    False: no later prompt finds what was kept before a flush, and later images are this process's alone.
+    hash_seed_variable: an environment variable with a secret number from 1 to 2^64 - 1, which enters the names of
+    images (SGLang prints what is said here); the same for all that share a folder; empty: none. scrub: host memory
+    is set to zero at the end, and bytes of files before they are given back. SGLang's own memory, on the device and
+    on the host, is SGLang's."""
 
     folder: str = ""
     file_bytes: int = 0

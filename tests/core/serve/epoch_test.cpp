@@ -210,6 +210,27 @@ TEST_CASE("an epoch leaves the KV and the state of a request that runs in place,
   }
 }
 
+TEST_CASE("a stale request asks for no copy when it ends") {
+  RequestCacheOptions options = with_events(Combination::tree_slots);
+  slots(options).separate_checkpoints = true;
+  slots(options).decode_checkpoint_tokens = 0;
+  for (const bool stale : {false, true}) {
+    CAPTURE(stale);
+    const auto cache = make_request_cache(options);
+    const RequestId id = cache->start({.tokens = counting(22)}).value().request;
+    for (const std::int32_t tokens : {22, 1, 1}) {
+      const PassRow row{.request = id, .tokens = tokens};
+      const std::int32_t sampled = 1;
+      const Token token = 1;
+      static_cast<void>(cache->commit(cache->plan({&row, 1}).pass, {&sampled, 1}, {&token, 1}));
+    }
+    REQUIRE(cache->computed(id) == 24);
+    if (stale) static_cast<void>(cache->epochs().advance());
+    CHECK(cache->finish(id).copies.empty() == stale);
+    cache->check_invariants();
+  }
+}
+
 TEST_CASE("forget() compares the names that it is told to compare, and leaves all others") {
   struct Case {
     Namespace which;
