@@ -140,7 +140,7 @@ struct CacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree
   std::uint64_t model = 0;                      ///< equal numbers, equal weights
   TierRoom tiers;
-  ArenaRoom arena;       ///< of caches in slots
+  ArenaRoom arena;          ///< of caches in slots
   std::uint64_t epoch = 0;  ///< RequestCacheOptions::epoch
   bool overlap = false;     ///< batches are planned before the one before them is read back
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed

@@ -178,8 +178,7 @@ std::optional<std::string> difference(const Problem& problem, std::string_view c
       const bool is_first = std::ranges::all_of(answer.began, [](const Began& began) { return began.weights == 0; });
       const auto found = is_first ? difference(answer, problem.answers[id])
                                   : difference(answer, answer_in_epochs(problem.schedule, request, answer));
-      if (found)
-        return "request " + std::to_string(id) + ": " + *found;
+      if (found) return "request " + std::to_string(id) + ": " + *found;
     }
   } catch (const std::exception& error) {
     return error.what();

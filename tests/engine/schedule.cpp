@@ -103,10 +103,10 @@ void draw_names(test::Random& random, Schedule& schedule) {
 void draw_weights(test::Random& random, Schedule& schedule) {
   const auto requests = static_cast<std::int32_t>(schedule.requests.size());
   for (std::int64_t count = random.between(1, 6); count > 0; --count)
-    schedule.events.push_back({.kind = schedule.cache.tenants && random.chance(50) ? PlannedEvent::Kind::forget
-                                                                                   : PlannedEvent::Kind::weights,
-                               .step = random.between32(1, 12 * requests),
-                               .request = random.between32(0, 5)});
+    schedule.events.push_back(
+        {.kind = schedule.cache.tenants && random.chance(50) ? PlannedEvent::Kind::forget : PlannedEvent::Kind::weights,
+         .step = random.between32(1, 12 * requests),
+         .request = random.between32(0, 5)});
 }
 
 /// Twenty requests arrive, then the weights change, and so on.
@@ -117,7 +117,8 @@ void draw_rollouts(test::Random& random, Schedule& schedule) {
   std::int32_t step = 0;
   for (PlannedRequest& request : schedule.requests) {
     request.arrival_step = step += random.between32(0, 2);
-    if (request.id % 20 == 19) schedule.events.push_back({.kind = PlannedEvent::Kind::weights, .step = ++step, .request = 0});
+    if (request.id % 20 == 19)
+      schedule.events.push_back({.kind = PlannedEvent::Kind::weights, .step = ++step, .request = 0});
   }
 }
 

@@ -121,7 +121,8 @@ void Scheduler::change_weights(const PlannedEvent& event) {
   for (std::size_t i = running_.size(); i-- > 0;) {
     Sequence& sequence = *running_[i];
     const bool is_old = sequence.began.back().weights != weights_[static_cast<std::size_t>(sequence.id % 2)];
-    if (cache_->is_stale(sequence).value_or(is_old) != is_old) throw std::logic_error("Scheduler: a request is stale, or is not");
+    if (cache_->is_stale(sequence).value_or(is_old) != is_old)
+      throw std::logic_error("Scheduler: a request is stale, or is not");
     past_counts_.stale += is_old;
     if (is_old && event.request % 3 != 0) remove(sequence, true);
   }
@@ -291,7 +292,8 @@ void Scheduler::forward(Row& row) {
   row.sampled = 0;
   for (std::int64_t i = 0; i < row.scheduled; ++i) {
     const auto position = static_cast<std::size_t>(row.start + i + 1);
-    const Hidden hidden = target(sequence).feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
+    const Hidden hidden =
+        target(sequence).feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
     cache_->wrote_state(row, i + 1, state);
     if (!accepts || i + 1 < given || sequence.known() == sequence.end_tokens) continue;
     sequence.tokens.push_back(target(sequence).sample(hidden));
@@ -321,10 +323,7 @@ void Scheduler::remove(Sequence& sequence, bool again) {
   const bool complete = removed->known() == removed->end_tokens;
   Answer& answer = answers_[static_cast<std::size_t>(removed->id)];
   if (!again) {
-    answer = {.tokens = removed->tokens,
-              .state = Model::empty_state(),
-              .complete = complete,
-              .began = removed->began};
+    answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete, .began = removed->began};
     if (complete) cache_->final_state(*removed, answer.state);
   }
   stop(*removed, !again && !complete);

@@ -502,10 +502,10 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,     start,    chunk,
-                          plan,         plan,          cancel,     commit,      commit,    run_pass, run_pass,
-                          run_pass,     end,           end,        end,         request,   places,   insert,
-                          insert,       reset,         prometheus, take_events, check,     settle,   settle,
+constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,      start,    chunk,
+                          plan,         plan,          cancel,     commit,      commit,     run_pass, run_pass,
+                          run_pass,     end,           end,        end,         request,    places,   insert,
+                          insert,       reset,         prometheus, take_events, check,      settle,   settle,
                           move_memory,  loading,       drain,      attach,      set_speeds, forget};
 
 }  // namespace

@@ -152,7 +152,8 @@ void Engine::restart() {
 void Engine::change_weights() {
   next_epoch_ += setup_.requests_to_epoch;
   setup_.options.epoch = cache_->epochs().advance();
-  for (const auto& [id, live] : running_) must(cache_->epochs().is_stale(id), "a request of older weights is not stale");
+  for (const auto& [id, live] : running_)
+    must(cache_->epochs().is_stale(id), "a request of older weights is not stale");
   mover_->take(cache_->tiers()->settle({}).transfers);
   ++figures_.epochs;
 }

@@ -11,9 +11,9 @@
 
 namespace stateport::detail {
 
-/// Names of prompts in indexes, tiers and stores. Contents that were forgotten keep the names that they had, and prompts
-/// get others from then on: so no prompt finds them, wherever they are. Equal epochs have equal names on all machines.
-/// The names of rename() are this object's alone, because another machine may have forgotten other contents.
+/// Names of prompts in indexes, tiers and stores. Contents that were forgotten keep the names that they had, and
+/// prompts get others from then on: so no prompt finds them, wherever they are. Equal epochs have equal names on all
+/// machines. The names of rename() are this object's alone, because another machine may have forgotten other contents.
 class EpochNames {
  public:
   static constexpr std::size_t renamed_max = 1024;

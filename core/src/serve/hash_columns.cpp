@@ -121,7 +121,8 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
     for (std::size_t g = 0; g < rows_.groups(); ++g) {
       const BlockId block{rows_.loading(id)[g].value()};
       rows_.blocks(g).publication().wrote(block, tokens);
-      static_cast<void>(rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag));
+      static_cast<void>(
+          rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag));
       kv_.note_state(id, at);
     }
     rows_.release(id);

@@ -25,8 +25,8 @@ TierStores::TierStores(const TierSetup& setup, Residency& contents, Admission& a
   }
 }
 
-void TierStores::kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens,
-                           std::int32_t block, const NamespaceTag& tag) {
+void TierStores::kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block,
+                           const NamespaceTag& tag) {
   // States alone need no KV, so that nothing has to be known of the blocks before them.
   const std::uint32_t node = nodes_.intern(prefix, contents_.states_alone() ? PrefixHash{} : parent, tokens);
   if (node == TierNode::none) return;

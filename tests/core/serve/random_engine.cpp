@@ -377,8 +377,8 @@ void RandomEngine::forget() {
   static const std::string long_name(1500, 'n');
   if (dice == 0) {
     const std::uint64_t epoch = cache_->epochs().current();
-    REQUIRE((random_.chance(50) && !running_.empty() ? (cache_->reset(), cache_->epochs().current()) : cache_->epochs().advance()) ==
-            epoch + 1);
+    REQUIRE((random_.chance(50) && !running_.empty() ? (cache_->reset(), cache_->epochs().current())
+                                                     : cache_->epochs().advance()) == epoch + 1);
     version_.fill({epoch + 1, nullptr, 0});
   } else if (dice == 1) {
     cache_->epochs().forget({.extra_key = "another", .salt = long_name}, ForgetBy::salt);
@@ -398,8 +398,10 @@ void RandomEngine::forget() {
 }
 
 void RandomEngine::check_stale() {
-  for (const auto& [id, live] : running_) REQUIRE(cache_->epochs().is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
-  const bool forgot_all = std::ranges::all_of(version_, [](const Version& each) { return std::get<1>(each) == nullptr; });
+  for (const auto& [id, live] : running_)
+    REQUIRE(cache_->epochs().is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
+  const bool forgot_all =
+      std::ranges::all_of(version_, [](const Version& each) { return std::get<1>(each) == nullptr; });
   if (!forgot_all || cache_->running_requests() > 0 || pass_ || planned_) return;
   CHECK(cache_->usage().kv_tokens == 0);
   if (!in_columns(options_)) CHECK(cache_->usage().states == 0);

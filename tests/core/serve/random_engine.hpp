@@ -64,8 +64,8 @@ class RandomEngine {
   std::int64_t ahead = 0;
   std::int64_t end_copies = 0;
   std::int64_t inserts = 0;
-  std::int64_t forgotten = 0;   ///< calls that forgot contents
-  std::int64_t stale_rows = 0;  ///< rows of passes whose requests were stale
+  std::int64_t forgotten = 0;     ///< calls that forgot contents
+  std::int64_t stale_rows = 0;    ///< rows of passes whose requests were stale
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< completed loads of images that a find had located

@@ -11,8 +11,8 @@
 ///
 /// Nothing waits for requests that run: they go on with the KV and the states that they hold, and are stale from then
 /// on. A stale request publishes nothing. All other contents of the device, of the host and of files are gone at once.
-/// The next answer with transfers names the drops. Contents of the remote tier stay there, under names that no prompt of
-/// this cache asks for.
+/// The next answer with transfers names the drops. Contents of the remote tier stay there, under names that no prompt
+/// of this cache asks for.
 ///
 /// Ranks of a group make these calls at the same point of their sequence of calls.
 #ifdef __cplusplus
@@ -35,9 +35,9 @@ stateport_status stateport_request_cache_epoch(stateport_request_cache* cache, u
 /// The same as an advance, for the contents of some namespaces: an adapter gets new weights, or a tenant leaves. The
 /// epoch stays. name_space: null: the one without names. by: stateport_forget_by. Files: contents of earlier processes
 /// go as well, of any namespace, unless a request has used them since. Remote tier: until the next epoch this cache
-/// shares no contents of these namespaces with others. A later process with the same epoch may find the old contents, in
-/// the remote tier or, after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls with
-/// different arguments in one epoch, the next such call advances the epoch.
+/// shares no contents of these namespaces with others. A later process with the same epoch may find the old contents,
+/// in the remote tier or, after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls
+/// with different arguments in one epoch, the next such call advances the epoch.
 stateport_status stateport_request_cache_forget(stateport_request_cache* cache, const stateport_namespace* name_space,
                                                 int32_t by);
 /// stale: not 0: the request started before its contents were forgotten. An engine that has only new weights ends it as

@@ -19,8 +19,8 @@ enum class ForgetBy : std::uint8_t {
 /// Nothing waits for requests that run: they go on with the KV and the states that they hold, and are stale from then
 /// on. A stale request publishes nothing.
 ///
-/// All other contents of the device, of the host and of files are gone at once. The next answer with transfers names the
-/// drops. Contents of the remote tier stay there, under names that no prompt of this cache asks for.
+/// All other contents of the device, of the host and of files are gone at once. The next answer with transfers names
+/// the drops. Contents of the remote tier stay there, under names that no prompt of this cache asks for.
 ///
 /// Ranks of a group make these calls at the same point of their sequence of calls. Not thread-safe, as its cache. No
 /// call allocates.
