@@ -14,11 +14,12 @@ namespace {
 using HeldCache = Held<CacheObject>;
 }
 
-stateport_status stateport_request_cache_advance_epoch(stateport_request_cache* cache, uint64_t* epoch) {
+stateport_status stateport_request_cache_advance_epoch(stateport_request_cache* cache, uint64_t epoch,
+                                                       uint64_t* current) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    const std::uint64_t begun = held->cache->epochs().advance();
-    if (epoch != nullptr) *epoch = begun;
+    const std::uint64_t begun = held->cache->epochs().advance(epoch);
+    if (current != nullptr) *current = begun;
   });
 }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 from stateport import _c, _library
-from stateport._arguments import struct_of
+from stateport._arguments import integer, struct_of
 from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.hashing import Namespace
@@ -21,17 +21,19 @@ class CacheEpochs(_library.Object):
     names the drops. Contents of the remote tier stay there, under names that no prompt of this cache asks for. Ranks of
     a group make these calls at the same point of their sequence of calls."""
 
-    def advance_epoch(self) -> int:
+    def advance_epoch(self, epoch: int = 0) -> int:
         """The weights change: no later `start` finds anything that was made before, neither on the device nor in a
-        tier, a file or a store. Answers the new epoch."""
+        tier, a file or a store. epoch: the number of the new weights; 0: the current number plus 1. Answers the new
+        epoch. Raises InvalidArgument for a number that is not greater than the current one."""
         out = ctypes.c_uint64()
-        calls.request_cache_advance_epoch(self.handle, ctypes.byref(out))
+        number = integer("epoch", epoch, 0, (1 << 64) - 1)
+        calls.request_cache_advance_epoch(self.handle, number, ctypes.byref(out))
         return out.value
 
     @property
     def epoch(self) -> int:
-        """CacheOptions.epoch plus the number of epochs that have begun since. Caches with equal epochs find each
-        other's contents in a shared store."""
+        """The number of the weights, at first CacheOptions.epoch. Caches with equal numbers find each other's contents
+        in a shared store: so equal numbers must mean equal weights."""
         out = ctypes.c_uint64()
         calls.request_cache_epoch(self.handle, ctypes.byref(out))
         return out.value
@@ -39,11 +41,13 @@ class CacheEpochs(_library.Object):
     def forget(self, namespace: Namespace | None = None, by: str = "name_space") -> None:
         """The same as advance_epoch, for the contents of some namespaces: an adapter gets new weights, or a tenant
         leaves. The epoch stays. by: one of FORGET_BY, the names that are compared: "name_space", both; "extra_key", the
-        adapter alone; "salt", the tenant alone. Files: contents of earlier processes go as well, of any namespace,
-        unless a request has used them since. Remote tier: until the next epoch this cache shares no contents of these
-        namespaces with others. A later process with the same epoch may find the old contents, in the remote tier or,
-        after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls with different
-        arguments in one epoch, the next such call advances the epoch."""
+        adapter alone; "salt", the tenant alone.
+
+        Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. From
+        then on contents of these namespaces have names with a random number of this cache: it shares them with no other
+        cache, nor do the ranks of a group name them alike in files, stores and events. A later process with the same
+        epoch may find the old contents, in the remote tier or, after a crash, in files: start it with another epoch if
+        they are wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces."""
         if by not in FORGET_BY:
             raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")
         name = struct_of("namespace", namespace, Namespace)

@@ -299,7 +299,7 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs):
 
     def reset(self) -> None:
         """Forgets everything that is cached, in tiers too, but for the remote tier. While a request runs or a transfer
-        is under way this is `advance_epoch`."""
+        is under way it forgets all namespaces instead, as `forget` does one."""
         with self._turn:
             calls.request_cache_reset(self.handle)
             self._forget_plans()

@@ -55,15 +55,15 @@ class TestEpochs:
         assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [0, 0, 32]
         assert cache.epoch == 0
 
-    def test_a_reset_while_a_request_runs_is_a_new_epoch(self, index: str, layout: str) -> None:
+    def test_a_reset_while_a_request_runs_forgets_everything(self, index: str, layout: str) -> None:
         cache = make(index, layout)
         assert serve(cache) == 0
         with cache.serving(PROMPT) as running:
             cache.reset()
-            assert cache.epoch == 1 and cache.is_stale(running.request)
+            assert cache.epoch == 0 and cache.is_stale(running.request)
         assert serve(cache) == 0
         cache.reset()
-        assert (cache.epoch, serve(cache)) == (1, 0)
+        assert (cache.epoch, serve(cache)) == (0, 0)
 
 
 def test_names_of_equal_epochs_are_equal() -> None:
@@ -89,4 +89,9 @@ def test_bad_arguments_are_refused_and_change_nothing() -> None:
     for epoch in (-1, 2**64, True, "1"):
         with pytest.raises(sp.InvalidArgument, match="epoch is"):
             make("hash", "slots", epoch=epoch)
-    assert (cache.epoch, serve(cache)) == (0, 32)
+    assert cache.advance_epoch(7) == 7
+    with pytest.raises(sp.InvalidArgument, match="epoch = 7"):
+        cache.advance_epoch(7)
+    with pytest.raises(sp.InvalidArgument, match="epoch is -1"):
+        cache.advance_epoch(-1)
+    assert (cache.epoch, serve(cache), serve(cache)) == (7, 0, 32)

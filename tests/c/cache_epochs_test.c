@@ -55,14 +55,14 @@ static void change_weights(engine* self) {
   const int64_t running = self->requests[1].id;
   engine_step(self, 64);
   uint64_t epoch = 0;
-  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, &epoch));
+  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, 0, &epoch));
   CHECK(epoch == 4 && epoch_of(self) == 4 && is_stale(self, running));
   for (int step = 0; step < 20 && self->requests[1].id != STATEPORT_NONE; ++step) engine_step(self, 64);
   engine_settle(self);
   CHECK(self->requests[1].id == STATEPORT_NONE && kv_tokens(self) == 0);
   CHECK(serve(self, 0, NULL) == 0);
   CHECK(serve(self, 0, NULL) == 16);
-  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, NULL));
+  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, 0, NULL));
   CHECK(epoch_of(self) == 5 && kv_tokens(self) == 0);
 }
 
@@ -84,10 +84,15 @@ static void reset_while_running(engine* self) {
   int32_t tokens[prompt_tokens] = {0};
   CHECK(engine_start(self, 2, tokens, prompt_tokens, prompt_tokens + 1));
   CHECK_OK(stateport_request_cache_reset(self->cache));
-  CHECK(epoch_of(self) == 6 && is_stale(self, self->requests[2].id));
+  CHECK(epoch_of(self) == 5 && is_stale(self, self->requests[2].id));
   engine_end(self, 2, STATEPORT_ABORTED);
   CHECK_OK(stateport_request_cache_reset(self->cache));
-  CHECK(epoch_of(self) == 6);
+  CHECK(epoch_of(self) == 5);
+  uint64_t epoch = 0;
+  CHECK_REFUSED(stateport_request_cache_advance_epoch(self->cache, 5, &epoch), STATEPORT_INVALID_ARGUMENT, "epoch = 5");
+  CHECK(epoch == 0 && epoch_of(self) == 5);
+  CHECK_OK(stateport_request_cache_advance_epoch(self->cache, 60, &epoch));
+  CHECK(epoch == 60 && epoch_of(self) == 60);
 }
 
 static void refuse(engine* self) {
@@ -100,10 +105,10 @@ static void refuse(engine* self) {
   CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 3), STATEPORT_INVALID_ARGUMENT, "by = 3");
   CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, -1), STATEPORT_INVALID_ARGUMENT, "by = -1");
   CHECK_REFUSED(stateport_request_cache_forget(cache, &bad, 0), STATEPORT_INVALID_ARGUMENT, "name_space = 3");
-  CHECK(stale == 9 && epoch_of(self) == 6);
+  CHECK(stale == 9 && epoch_of(self) == 60);
   uint64_t epoch = 0;
   CHECK_OK(stateport_request_cache_destroy(cache));
-  CHECK_REFUSED(stateport_request_cache_advance_epoch(cache, &epoch), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_request_cache_advance_epoch(cache, 0, &epoch), STATEPORT_INVALID_HANDLE, "cache");
   CHECK_REFUSED(stateport_request_cache_epoch(cache, &epoch), STATEPORT_INVALID_HANDLE, "cache");
   CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 0), STATEPORT_INVALID_HANDLE, "cache");
   CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, &stale), STATEPORT_INVALID_HANDLE, "cache");

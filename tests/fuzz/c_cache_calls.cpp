@@ -448,7 +448,8 @@ void forget(World& world) {
   auto* const cache = pick_cache(world);
   switch (world.input.below(4)) {
     case 0:
-      return world.judge(stateport_request_cache_advance_epoch(cache, world.value<std::uint64_t>(false)));
+      return world.judge(
+          stateport_request_cache_advance_epoch(cache, world.number() % 3, world.value<std::uint64_t>(false)));
     case 1:
       return world.judge(stateport_request_cache_epoch(cache, world.value<std::uint64_t>()));
     case 2:

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace stateport::detail {
@@ -32,11 +31,11 @@ class CacheNews final : private TierListener {
   /// False: there is no listener, and the calls below may be left out.
   [[nodiscard]] bool on() const noexcept { return has_events_ || tiers_ != nullptr; }
 
-  /// The KV of a block after `tokens` tokens lies in KV block `block`. No tag: of a stale request, and no tier is told.
+  /// The KV of a block after `tokens` tokens lies in KV block `block`.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block,
-                 const std::optional<NamespaceTag>& tag) {
+                 const NamespaceTag& tag) {
     push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
-    if (tiers_ != nullptr && tag) tiers_->stores().kv_stored(prefix, parent, tokens, block, *tag);
+    if (tiers_ != nullptr) tiers_->stores().kv_stored(prefix, parent, tokens, block, tag);
   }
   /// KV of the device lies elsewhere. No event: what can be found is the same.
   void kv_moved(std::span<const std::int32_t> moved_to) {

@@ -22,18 +22,27 @@ NameKey epoch_key(std::uint64_t epoch, std::uint32_t call, std::uint64_t nonce) 
 
 }  // namespace
 
-bool EpochNames::rename(const Forgotten& forgotten) {
+EpochNames::EpochNames(std::uint64_t epoch) : epoch_(epoch) {
+  renamed_.reserve(renamed_max);
+  std::random_device random;
+  nonce_ = std::uint64_t{random()} << 32 | random();
+}
+
+bool EpochNames::rename(const Forgotten& forgotten) noexcept {
   auto at = std::ranges::find(renamed_, forgotten, &Renamed::which);
   if (at == renamed_.end()) {
-    if (renamed_.size() == renamed_max) return false;
+    if (renamed_.size() == renamed_max) {
+      rename_all();
+      return false;
+    }
     at = renamed_.insert(at, {.which = forgotten});
   }
   at->call = ++calls_;
-  while (nonce_ == 0) {
-    std::random_device random;
-    nonce_ = std::uint64_t{random()} << 32 | random();
-  }
   return true;
+}
+
+void EpochNames::rename_all() noexcept {
+  renamed_.assign(1, {.which = Forgotten{}, .call = ++calls_});
 }
 
 Namespace EpochNames::current(const Namespace& name_space) const {
@@ -45,7 +54,8 @@ Namespace EpochNames::current(const Namespace& name_space) const {
   if (epoch_ == 0 && call == 0) return name_space;
   Namespace result = name_space;
   const NameKey key = epoch_key(epoch_, call, call == 0 ? 0 : nonce_);
-  result.extra_key = result.extra_key ? NameKey::both(*result.extra_key, key) : key;
+  // Of both: no adapter has such a name. One without a name differs from none.
+  result.extra_key = result.extra_key ? NameKey::both(*result.extra_key, key) : NameKey::both(key, {});
   return result;
 }
 

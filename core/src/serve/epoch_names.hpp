@@ -18,27 +18,26 @@ class EpochNames {
  public:
   static constexpr std::size_t renamed_max = 1024;
 
-  explicit EpochNames(std::uint64_t epoch) : epoch_(epoch) { renamed_.reserve(renamed_max); }
+  explicit EpochNames(std::uint64_t epoch);
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
-  void advance() noexcept {
-    ++epoch_;
-    calls_ = 0;
-    renamed_.clear();
-  }
-  /// Prompts of these namespaces have other names from now on. False: too many in this epoch. O(renamed).
-  [[nodiscard]] bool rename(const Forgotten& forgotten);
+  /// What was renamed stays so: another machine may know the plain names of this epoch.
+  void advance(std::uint64_t epoch) noexcept { epoch_ = epoch; }
+  /// Prompts of these namespaces have other names from now on. False: too many; all namespaces have. O(renamed).
+  bool rename(const Forgotten& forgotten) noexcept;
+  /// Prompts of all namespaces have.
+  void rename_all() noexcept;
   /// `name_space` itself, until it was forgotten or the epoch is not 0. O(renamed).
   [[nodiscard]] Namespace current(const Namespace& name_space) const;
 
  private:
   struct Renamed {
     Forgotten which;
-    std::uint32_t call = 0;  ///< of rename() in this epoch, the last for these
+    std::uint32_t call = 0;  ///< the last that renamed these, from 1
   };
   std::uint64_t epoch_;
   std::uint32_t calls_ = 0;
-  std::uint64_t nonce_ = 0;  ///< a random number; 0: nothing was renamed yet
+  std::uint64_t nonce_;  ///< a random number
   std::vector<Renamed> renamed_;
 };
 

@@ -68,6 +68,7 @@ bool RadixColumns::reserve(RequestId id, std::int64_t upto) {
 void RadixColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
   rows_.settle(pass, index, sampled);
+  if (record(row.request).stale) return;
   const std::int64_t grid = rows_.grid();
   const std::int64_t computed = record(row.request).computed;
   for (std::int64_t boundary = floor_to(row.start, grid) + grid; boundary <= computed; boundary += grid)

@@ -92,6 +92,13 @@ void RadixKv::reclaim(const Freed& freed) {
   }
 }
 
+/// They were not evicted.
+void RadixKv::reclaim_forgotten() {
+  book_.forgetting = true;
+  reclaim(freed_);
+  book_.forgetting = false;
+}
+
 bool RadixKv::evict(EvictDemand demand) {
   freed_.clear();
   const EvictResult evicted = tree_.evict(demand, freed_);
@@ -188,7 +195,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, name_space(id)));
   inserted_ = key;
   inserted_kv_ = std::span(request.row).first(count);
-  inserted_tag_ = record(id).stale ? std::nullopt : std::optional(record(id).tag);
+  inserted_tag_ = record(id).tag;
   freed_.clear();
   const InsertResult inserted = tree_.insert(
       {.tokens = key,
@@ -212,7 +219,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   ++book_.published;
   book_.ages.made(state, book_.now_s);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
-  if (!book_.news.on() || record(id).stale) return true;
+  if (!book_.news.on()) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
   prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   is_reported_[state.index()] = 1;
@@ -303,21 +310,20 @@ void RadixKv::release_kv(RequestId id, std::int64_t kept) {
 }
 
 void RadixKv::unlock(RequestId id) {
+  const NodeId end = node(id);
   requests_[id.index()].lock.release();
   requests_[id.index()].held_tokens = 0;
-  if (!record(id).stale) return;
-  forget({}, &name_space(id));
+  if (!record(id).stale || end.is_root()) return;
+  freed_.clear();
+  static_cast<void>(tree_.forget(end, freed_));
+  reclaim_forgotten();
 }
 
-void RadixKv::forget(const Forgotten& forgotten, const Namespace* only) {
-  const auto chosen = [&](const Namespace& name, std::uint64_t number) {
-    return forgotten(tag_of(number)) && (only == nullptr || name == *only);
-  };
-  book_.forgetting = true;
+void RadixKv::forget(const Forgotten& forgotten) {
+  const auto chosen = [&](std::uint64_t number) { return forgotten(tag_of(number)); };
   freed_.clear();
   static_cast<void>(tree_.forget(std::ref(chosen), freed_));  // a reference needs no memory
-  reclaim(freed_);
-  book_.forgetting = false;
+  reclaim_forgotten();
 }
 
 CacheUsage RadixKv::usage() const noexcept {

@@ -86,8 +86,8 @@ class RadixKv final : public ElasticIndex {
   /// The contents that the request held can be evicted.
   void unlock(RequestId request);
   void forget_all();
-  /// See RequestIndex. `only`: of these namespaces, the one with this name in its epoch.
-  void forget(const Forgotten& forgotten, const Namespace* only = nullptr);
+  /// See RequestIndex.
+  void forget(const Forgotten& forgotten);
 
   [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
@@ -133,6 +133,7 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
   void look_further(RequestId request, OpenedPrompt& opened) const;
   void reclaim(const Freed& freed);
+  void reclaim_forgotten();
   void on_kv_event(const KvEvent& event);
 
   RequestBook& book_;
@@ -145,12 +146,12 @@ class RadixKv final : public ElasticIndex {
   Freed freed_;
   std::int64_t evicted_states_ = 0;
   std::int64_t evicted_kv_tokens_ = 0;
-  std::span<const Token> inserted_;           ///< the tokens of the tree's insert that runs
-  std::span<const KvIndex> inserted_kv_;      ///< and their KV
-  std::optional<NamespaceTag> inserted_tag_;  ///< and their namespace; none: of a stale request
-  std::vector<SlotId> places_;                ///< [states, groups]
-  std::vector<PrefixHash> prefix_of_;         ///< by state, with events or tiers
-  std::vector<std::uint8_t> is_reported_;     ///< by state: events and tiers know that it is stored
+  std::span<const Token> inserted_;        ///< the tokens of the tree's insert that runs
+  std::span<const KvIndex> inserted_kv_;   ///< and their KV
+  NamespaceTag inserted_tag_;              ///< and their namespace
+  std::vector<SlotId> places_;             ///< [states, groups]
+  std::vector<PrefixHash> prefix_of_;      ///< by state, with events or tiers
+  std::vector<std::uint8_t> is_reported_;  ///< by state: events and tiers know that it is stored
 };
 
 }  // namespace stateport::detail

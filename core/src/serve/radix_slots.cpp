@@ -77,7 +77,8 @@ void RadixSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
-  if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
+  const RequestRecord& request = record(row.request);
+  if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);
@@ -144,8 +145,12 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   book_.states.of(row.request)[0].read_column = 0;
-  if (row.drafts > 0) return settle_steps(row);
   const auto [first, end] = pass.save_ranges[index];
+  if (record(row.request).stale) {  // its saves may have been planned before
+    for (std::size_t i = first; i < end; ++i) return_slot(pass.save_slots[i]);
+    return;
+  }
+  if (row.drafts > 0) return settle_steps(row);
   for (std::size_t i = first; i < end; ++i) {
     const StateSave& save = pass.saves[i];
     const SlotId slot = pass.save_slots[i];

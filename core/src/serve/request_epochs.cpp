@@ -5,10 +5,17 @@
 
 namespace stateport::detail {
 
-std::uint64_t RequestEpochs::advance() {
-  names_.advance();
+std::uint64_t RequestEpochs::advance(std::uint64_t epoch) {
+  const std::uint64_t next = epoch == 0 ? names_.epoch() + 1 : epoch;
+  require(next > names_.epoch(), "epoch", epoch, "must be greater than the current one, and below 2^64");
+  names_.advance(next);
   forget(Forgotten{});
-  return names_.epoch();
+  return next;
+}
+
+void RequestEpochs::forget_all() {
+  names_.rename_all();
+  forget(Forgotten{});
 }
 
 void RequestEpochs::forget(const Namespace& name_space, ForgetBy by) {
@@ -17,10 +24,7 @@ void RequestEpochs::forget(const Namespace& name_space, ForgetBy by) {
   const NamespaceTag tag = NamespaceTag::of(name_space);
   if (forgotten.extra_key) forgotten.tag.extra_key = tag.extra_key;
   if (forgotten.salt) forgotten.tag.salt = tag.salt;
-  if (names_.rename(forgotten))
-    forget(forgotten);
-  else
-    advance();
+  forget(names_.rename(forgotten) ? forgotten : Forgotten{});
 }
 
 /// The tiers first: what the device loses after that, they do not store.

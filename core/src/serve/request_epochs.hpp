@@ -19,10 +19,12 @@ class RequestEpochs final : public CacheEpochs {
   RequestEpochs(RequestBook& book, RequestIndex& index, RequestTiers* tiers)
       : book_(book), index_(index), tiers_(tiers), names_(book.options.epoch) {}
 
-  std::uint64_t advance() override;
+  std::uint64_t advance(std::uint64_t epoch) override;
   [[nodiscard]] std::uint64_t current() const noexcept override { return names_.epoch(); }
   void forget(const Namespace& name_space, ForgetBy by) override;
   [[nodiscard]] bool is_stale(RequestId request) const override;
+  /// No later prompt finds anything, and the epoch stays.
+  void forget_all();
   /// The name of a prompt's namespace, by which everything finds it.
   [[nodiscard]] Namespace name_of(const Namespace& name_space) const { return names_.current(name_space); }
 

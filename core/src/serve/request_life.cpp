@@ -378,7 +378,7 @@ RowState RequestLife::state(RequestId request, std::size_t group) const {
 
 void RequestLife::reset() {
   if (book_.running > 0 || (tiers_ && tiers_->transfers_under_way() > 0)) {
-    epochs_->advance();
+    epochs_->forget_all();
     return;
   }
   while (book_.passes.size() > 0) drop_newest();

@@ -212,6 +212,12 @@ void RequestTiers::report_end(RequestId id, const ReuseHint& hint, double now_s)
                        now_s);
 }
 
+void RequestTiers::forget(const Forgotten& forgotten) {
+  for (const RequestRecord& record : records_)
+    if (record.running && record.stale) index_.finds().discard(record.id);
+  index_.forget(forgotten);
+}
+
 SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
   if (const TransferResult* const wrong = index_.find_wrong(results))
     require(false, "result.id", wrong->id, "is not under way");

@@ -50,8 +50,8 @@ class RequestTiers final : public CacheTiers {
   void report_end(RequestId request, const ReuseHint& hint, double now_s);
   /// A call of the cache ends.
   void end_call() { index_.flush(); }
-  /// Forgets these contents in all tiers.
-  void forget(const Forgotten& forgotten) { index_.forget(forgotten); }
+  /// Forgets these contents in all tiers. The requests of these namespaces are stale already.
+  void forget(const Forgotten& forgotten);
   /// All transfers that were decided and not taken.
   [[nodiscard]] TransferPlan take_transfers() { return index_.take_transfers(); }
   void check_invariants() const { index_.check_invariants(); }

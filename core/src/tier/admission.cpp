@@ -252,6 +252,7 @@ void Admission::leave_forgotten(std::uint32_t node) {
 
 void Admission::arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done) {
   contents_.finish(node, content, transfer, done);
+  if (nodes_[node].is_forgotten) leave_forgotten(node);
   on_device_again(node, content);
   if (content == CacheContent::state)
     contents_.forget_state(node);

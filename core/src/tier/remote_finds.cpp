@@ -92,6 +92,7 @@ RemoteFinds::Ask& RemoteFinds::new_ask(RequestId request, CacheContent content) 
   ask.images.clear();
   ask.before = {};
   ask.left = 0;
+  ask.is_forgotten = false;
   return ask;
 }
 
@@ -128,6 +129,7 @@ bool RemoteFinds::answered(const UnderWay& find, TransferStatus status) {
   require_invariant(ask.left > 0, "RemoteFinds", "a find has no request");
   if (status == TransferStatus::done) ++ask.images[find.node].found;
   if (--ask.left > 0) return false;
+  if (ask.is_forgotten) return true;
   if (ask.content == CacheContent::kv_block) {
     remember_kv(ask.images, ask.before);
     return true;
@@ -165,6 +167,7 @@ std::uint32_t RemoteFinds::remember(const Ask::Image& image, const PrefixHash& p
   if (!is_there && !admission_.make_room(Medium::remote, contents_.bytes_of(content))) return TierNode::none;
   const std::uint32_t node = nodes_.intern(image.prefix, parent, image.tokens);
   if (node == TierNode::none || contents_.item(node, content).is_at(Medium::remote)) return node;
+  nodes_[node].is_forgotten = false;
   if (content == CacheContent::state) contents_.touch(node);
   contents_.enter(node, content, Medium::remote);
   return node;

@@ -43,6 +43,8 @@ class RemoteFinds {
   [[nodiscard]] bool ask_kv(RequestId request, const PromptReach& prompt);
   /// The request ends while it waits for answers.
   void forget(RequestId request) noexcept;
+  /// The request that waits, if it does, has a name that nobody will ask for: its answers are not remembered.
+  void discard(RequestId request) noexcept { asks_[request.index()].is_forgotten = true; }
   /// A find ended. True: it was the last one of a request that waits.
   [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
   /// The number of finds that are not answered yet.
@@ -62,6 +64,7 @@ class RemoteFinds {
     std::vector<Image> images;  ///< states: from the longest prefix on; KV: all blocks of a range, from the first on
     PrefixHash before;          ///< KV: of the block before the first; zero: there is none
     std::int64_t left = 0;      ///< finds; 0: nothing is asked
+    bool is_forgotten = false;
   };
 
   [[nodiscard]] bool may_ask() const noexcept;

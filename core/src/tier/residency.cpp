@@ -158,7 +158,7 @@ void Residency::finish(std::uint32_t node, CacheContent content, const UnderWay&
     if (content == CacheContent::state) orders_.offer(node);
   } else {
     tier.usage.bytes -= bytes;
-    ++tier.usage.refused_images;
+    tier.usage.refused_images += !is_unwanted;
     if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
     // Some of its groups may have arrived.
     if (is_lost || is_unwanted || (content == CacheContent::state && groups_ > 1)) drop(node, content, transfer.to);

@@ -109,6 +109,7 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   const std::uint32_t node = nodes.intern(image.prefix, {}, image.tokens);
   if (node == TierNode::none) return false;
   found_.groups = 0;
+  nodes[node].is_forgotten = false;
   contents_.enter(node, image.content, medium);
   if (image.content == CacheContent::kv_block) admission_.add_unclaimed(node, medium);
   return true;
@@ -143,6 +144,8 @@ void TierIndex::check_invariants() const {
   check(parts == transfers_.size(), "a transfer is lost");
   for (std::uint32_t node = 0; node < contents_.nodes().made(); ++node) {
     const TierNode& entry = contents_.nodes()[node];
+    for (const TierItem* const item : {&entry.kv, &entry.state})
+      check(!entry.is_forgotten || item->going || item->readers > 0 || item->in == 0, "forgotten contents stay");
     if (!entry.used || (entry.kv.in & below_device) == 0 || entry.is_needed()) continue;
     check(entry.kv.readers > 0 || entry.kv.coming != 0 || entry.kv.going || admission_.is_unclaimed(node),
           "a tier keeps KV that no state needs");

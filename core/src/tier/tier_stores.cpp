@@ -34,6 +34,7 @@ void TierStores::kv_stored(const PrefixHash& prefix, const PrefixHash& parent, s
   nodes_[node].kv_block = block;
   nodes_[node].tag = tag;
   nodes_[node].is_tagged = true;
+  nodes_[node].is_forgotten = false;  // whoever stores it now has its name
   admission_.on_device_again(node, CacheContent::kv_block);
 }
 

@@ -180,9 +180,18 @@ EvictResult PrefixTree::evict_closed_states(Freed& freed) {
   return result;
 }
 
-EvictResult PrefixTree::forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed) {
+EvictResult PrefixTree::forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed) {
   EvictResult result;
-  impl_->forget(chosen, freed, result);
+  const detail::RadixNodes& nodes = impl_->shape();
+  for (std::uint32_t node = 1; node < nodes.size(); ++node)
+    if (nodes[node].pages > 0 && chosen(nodes.names().tag(nodes[node].name_space))) impl_->forget(node, freed, result);
+  return result;
+}
+
+EvictResult PrefixTree::forget(NodeId node, Freed& freed) {
+  require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  EvictResult result;
+  if (!node.is_root()) impl_->forget(node.index, freed, result);
   return result;
 }
 

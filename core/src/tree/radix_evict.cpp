@@ -134,17 +134,11 @@ void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result) {
   }
 }
 
-void RadixTree::forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed,
-                       EvictResult& result) {
-  const NamespaceTable& names = nodes_.names();
-  for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
-    const std::uint32_t name_space = nodes_[node].name_space;
-    if (nodes_[node].pages == 0 || !chosen(names.name(name_space), names.tag(name_space))) continue;
-    const std::int32_t slot = nodes_[node].slot;
-    if (!victims_.is_leaf(node) && slot >= 0 && pool_.lock_count(SlotId{slot}) == 0) remove_state(node, freed, result);
-    for (std::uint32_t leaf = node; leaf != root && victims_.is_leaf(leaf);)
-      remove_leaf(std::exchange(leaf, nodes_[leaf].parent), freed, result);
-  }
+void RadixTree::forget(std::uint32_t node, Freed& freed, EvictResult& result) {
+  const std::int32_t slot = nodes_[node].slot;
+  if (!victims_.is_leaf(node) && slot >= 0 && pool_.lock_count(SlotId{slot}) == 0) remove_state(node, freed, result);
+  for (std::uint32_t leaf = node; leaf != root && victims_.is_leaf(leaf);)
+    remove_leaf(std::exchange(leaf, nodes_[leaf].parent), freed, result);
 }
 
 void RadixTree::reset(Freed& freed) {

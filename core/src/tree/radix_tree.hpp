@@ -42,8 +42,8 @@ class RadixTree {
   void evict(EvictDemand demand, Freed& freed, EvictResult& result);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
-  /// See PrefixTree.
-  void forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed, EvictResult& result);
+  /// Evicts the node and those above it as far as they are leaves without locks; else its state, unless that is locked.
+  void forget(std::uint32_t node, Freed& freed, EvictResult& result);
   /// See PrefixTree.
   void move_pages(const std::function<std::int32_t(std::int32_t)>& new_page);
 

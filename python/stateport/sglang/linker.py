@@ -54,7 +54,6 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
                                   "anything")
         self.forward_stream = forward_stream
         self._hash_seed, self._keeps = options.hash_seed(), options.keep_on_flush
-        self._used = False
         self._pools = DevicePools(params, set(components))
         self.pools = dict.fromkeys(self._pools.names, self._pools)
         rank, ranks = _rank(params)
@@ -80,7 +79,6 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)
         if kv is None or not kv.keys or {transfer.name for transfer in transfers} != self.pools.keys():
             return []
-        self._used = True
         keys = self._keys(kv)
         pages = leading(self._mover.held(keys))
         if PoolName.MAMBA not in self.pools:
@@ -154,7 +152,6 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         wanted = [transfer for transfer in transfers if transfer.keys]
         if not any(transfer.name == PoolName.KV for transfer in wanted):
             return False
-        self._used = True
         offload = _Offload()
 
         def done(good: bool) -> None:
@@ -204,8 +201,8 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         with self._lock:
             self._offloads.clear()
         self.layer_done_counter.reset()
-        if self._used and not self._keeps:  # SGLang also resets a linker that is new
-            self._hash_seed, self._used = secrets.randbelow((1 << 64) - 1) + 1, False
+        if not self._keeps:
+            self._hash_seed = secrets.randbelow((1 << 64) - 1) + 1
 
     def close(self) -> None:
         """Waits until files have what they have room for."""

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "random.hpp"
@@ -281,7 +282,7 @@ TEST_CASE("two caches that forgot the same namespace share no later names of it"
   }
 }
 
-TEST_CASE("more forgotten namespaces than are remembered begin a new epoch") {
+TEST_CASE("with more forgotten namespaces than are remembered all are forgotten") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(with_events(index));
@@ -290,37 +291,97 @@ TEST_CASE("more forgotten namespaces than are remembered begin a new epoch") {
     const RequestId running = cache->start({.tokens = prompt, .name_space = bob}).value().request;
     for (int i = 0; i < 1024; ++i) cache->epochs().forget({.salt = std::to_string(i)});
     cache->epochs().forget({.salt = "7"});  // is remembered already
-    CHECK(cache->epochs().current() == 0);
     CHECK_FALSE(cache->epochs().is_stale(running));
     CHECK(found(*cache, prompt, bob) == 24);
+    const auto names = stored(*cache);
     cache->epochs().forget({.salt = "one more"});
-    CHECK(cache->epochs().current() == 1);
+    CHECK(cache->epochs().current() == 0);
     CHECK(cache->epochs().is_stale(running));
     CHECK(found(*cache, prompt, bob) == 0);
     cache->finish(running);
     CHECK(cache->usage().kv_tokens == 0);
+    serve(*cache, prompt, bob);
+    CHECK(found(*cache, prompt, bob) == 24);
+    CHECK(std::ranges::none_of(stored(*cache), [&](const auto& name) { return names.contains(name); }));
   }
 }
 
-TEST_CASE("reset() while a request runs begins a new epoch, and otherwise keeps it") {
+TEST_CASE("reset() while a request runs forgets everything, and the weights keep their number") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(with_events(index));
     const Tokens prompt = counting(25);
     serve(*cache, prompt);
+    const auto plain = stored(*cache);
     cache->reset();
-    CHECK(cache->epochs().current() == 0);
     CHECK(found(*cache, prompt) == 0);
     serve(*cache, prompt);
+    CHECK(stored(*cache) == plain);
     const RequestId running = cache->start({.tokens = prompt}).value().request;
     cache->reset();
-    CHECK(cache->epochs().current() == 1);
+    CHECK(cache->epochs().current() == 0);
     CHECK(cache->epochs().is_stale(running));
     CHECK(found(*cache, prompt) == 0);
     cache->finish(running);
-    cache->reset();
-    CHECK(cache->epochs().current() == 1);
-    CHECK(cache->usage().kv_tokens == 0);
+    // Another cache may have contents of plain names that this one was told to forget.
+    serve(*cache, prompt);
+    const auto own = stored(*cache);
+    CHECK(own.size() == plain.size());
+    CHECK(std::ranges::none_of(own, [&](const auto& name) { return plain.contains(name); }));
+    CHECK(cache->epochs().advance(5) == 5);
+    CHECK_THROWS_WITH_AS(static_cast<void>(cache->epochs().advance(5)), doctest::Contains("epoch = 5"),
+                         InvalidArgument);
+    CHECK(cache->epochs().advance(UINT64_MAX) == UINT64_MAX);
+    CHECK_THROWS_AS(static_cast<void>(cache->epochs().advance()), InvalidArgument);
+    CHECK(cache->epochs().current() == UINT64_MAX);
+  }
+}
+
+TEST_CASE("no adapter has the name of an epoch") {
+  RequestCacheOptions options = with_events(Combination::hash_slots);
+  options.epoch = 1;
+  const auto later = make_request_cache(options);
+  serve(*later, counting(25));
+  options.epoch = 0;
+  const auto first = make_request_cache(options);
+  std::string forged = "stateport\n";
+  forged += '\1';
+  forged.resize(30, '\0');
+  serve(*first, counting(25), {.extra_key = forged});
+  const auto names = stored(*later);
+  CHECK(names.size() == 6);
+  CHECK(std::ranges::none_of(stored(*first), [&](const auto& name) { return names.contains(name); }));
+}
+
+TEST_CASE("a stale request takes no room for checkpoints from others") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = with_events(index);
+    if (!in_columns(index)) slots(options).checkpoints = 3, slots(options).placement = CheckpointPlacement::every;
+    const auto cache = make_request_cache(options);
+    const RequestId running = cache->start({.tokens = counting(60, 900)}).value().request;
+    static_cast<void>(cache->epochs().advance());
+    const Tokens prompt = counting(25);
+    serve(*cache, prompt);
+    const std::int64_t before = found(*cache, prompt);
+    REQUIRE(before > 0);
+    static_cast<void>(stored(*cache));
+    for (std::int64_t done = 0; done < 60;) {
+      const std::int64_t tokens = cache->chunk(running, 24).tokens;
+      const PassRow row{.request = running, .tokens = static_cast<std::int32_t>(tokens)};
+      const PassPlan plan = cache->plan({&row, 1});
+      REQUIRE(plan.rows_without_room == 0);
+      done += tokens;
+      const std::int32_t sampled = done == 60 ? 1 : 0;
+      const Token token = 1;
+      const PassCommit commit =
+          cache->commit(plan.pass, {&sampled, 1}, std::span(&token, static_cast<std::size_t>(sampled)));
+      CHECK(commit.published_states == 0);
+    }
+    cache->finish(running);
+    cache->check_invariants();
+    CHECK(stored(*cache).empty());
+    CHECK(found(*cache, prompt) == before);
   }
 }
 
@@ -369,7 +430,6 @@ TEST_CASE("images of earlier processes go with the first forgotten namespace, un
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.file_bytes = 4000}));
-    server.cache->tiers();
     const ImageKey unknown{.prefix = {{1, 2}}, .tokens = 4, .content = CacheContent::kv_block};
     REQUIRE(server.cache->tiers()->attach(Medium::file, unknown));
     const TierUsage before = server.cache->tiers()->usage(Medium::file);
@@ -377,6 +437,23 @@ TEST_CASE("images of earlier processes go with the first forgotten namespace, un
     CHECK(server.cache->tiers()->usage(Medium::file).kv_blocks == before.kv_blocks - 1);
     CHECK(server.cache->tiers()->usage(Medium::file).states == before.states);
     server.cache->check_invariants();
+  }
+}
+
+TEST_CASE("images of an earlier process stay once a request has used them") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const RequestCacheOptions options = small(index, {.file_bytes = 4000});
+    PushedDown first(options);
+    Server later(options);
+    for (const ImageKey& image : first.world.keys(Medium::file))
+      REQUIRE(later.cache->tiers()->attach(Medium::file, image));
+    later.world.take_images(first.world);
+    REQUIRE(later.serve(first.prompt).load);
+    push_down(later);
+    later.cache->epochs().forget(ann);
+    CHECK(later.serve(first.prompt).load);
+    later.cache->check_invariants();
   }
 }
 

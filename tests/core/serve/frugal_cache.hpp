@@ -105,8 +105,8 @@ class FrugalCache final : public RequestCache {
   class Epochs final : public CacheEpochs {
    public:
     explicit Epochs(CacheEpochs& epochs) : epochs_(epochs) {}
-    std::uint64_t advance() override {
-      return frugal([&] { return epochs_.advance(); });
+    std::uint64_t advance(std::uint64_t epoch) override {
+      return frugal([&] { return epochs_.advance(epoch); });
     }
     std::uint64_t current() const noexcept override { return epochs_.current(); }
     void forget(const Namespace& name_space, ForgetBy by) override {

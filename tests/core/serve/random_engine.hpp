@@ -129,7 +129,7 @@ class RandomEngine {
   [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);
   [[nodiscard]] int weights_of(int tenant);
   void forget();
-  void check_stale();
+  void check_stale(bool forgot_all);
   void end(RequestId id);
   void check_places(RequestId id);
   void insert();

@@ -203,6 +203,7 @@ class Comparison {
                                            .kv = kv,
                                            .slot = slot,
                                            .name_space = name,
+                                           .name_tag = static_cast<std::uint64_t>(name_space),
                                            .prev_tokens = static_cast<std::int64_t>(prev),
                                            .priority = priority,
                                            .chunked = chunked},
@@ -302,10 +303,10 @@ class Comparison {
   /// Slots that become free in one call do so in any order.
   void forget() {
     const int name_space = random_name();
-    const Namespace& name = name_spaces[static_cast<std::size_t>(name_space)];
     Freed freed;
     PrefixModel::Out out;
-    const EvictResult got = tree_.forget([&](const Namespace& other, std::uint64_t) { return other == name; }, freed);
+    const EvictResult got =
+        tree_.forget([&](std::uint64_t tag) { return tag == static_cast<std::uint64_t>(name_space); }, freed);
     model_.forget(name_space, out);
     REQUIRE(got == EvictResult{std::ssize(out.kv), std::ssize(out.slots)});
     std::ranges::sort(out.kv);

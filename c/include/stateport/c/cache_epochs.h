@@ -27,17 +27,21 @@ typedef enum stateport_forget_by {
 } stateport_forget_by;
 
 /// The weights change: no later start finds anything that was made before, neither on the device nor in a tier, a file
-/// or a store. epoch: null, or the new one.
-stateport_status stateport_request_cache_advance_epoch(stateport_request_cache* cache, uint64_t* epoch);
-/// stateport_request_cache_options.epoch plus the number of epochs that have begun since. Caches with equal epochs find
-/// each other's contents in a shared store.
+/// or a store. epoch: the number of the new weights; 0: the current number plus 1. current: null, or the new epoch.
+/// Refused: a number that is not greater than the current one.
+stateport_status stateport_request_cache_advance_epoch(stateport_request_cache* cache, uint64_t epoch,
+                                                       uint64_t* current);
+/// The number of the weights, at first stateport_request_cache_options.epoch. Caches with equal numbers find each
+/// other's contents in a shared store: so equal numbers must mean equal weights.
 stateport_status stateport_request_cache_epoch(stateport_request_cache* cache, uint64_t* epoch);
 /// The same as an advance, for the contents of some namespaces: an adapter gets new weights, or a tenant leaves. The
-/// epoch stays. name_space: null: the one without names. by: stateport_forget_by. Files: contents of earlier processes
-/// go as well, of any namespace, unless a request has used them since. Remote tier: until the next epoch this cache
-/// shares no contents of these namespaces with others. A later process with the same epoch may find the old contents,
-/// in the remote tier or, after a crash, in files: start it with another epoch if they are wrong. After 1,024 calls
-/// with different arguments in one epoch, the next such call advances the epoch.
+/// epoch stays. name_space: null: the one without names. by: stateport_forget_by.
+///
+/// Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. From then
+/// on contents of these namespaces have names with a random number of this cache: it shares them with no other cache,
+/// nor do the ranks of a group name them alike in files, stores and events. A later process with the same epoch may
+/// find the old contents, in the remote tier or, after a crash, in files: start it with another epoch if they are
+/// wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces.
 stateport_status stateport_request_cache_forget(stateport_request_cache* cache, const stateport_namespace* name_space,
                                                 int32_t by);
 /// stale: not 0: the request started before its contents were forgotten. An engine that has only new weights ends it as

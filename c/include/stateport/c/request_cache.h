@@ -106,7 +106,8 @@ stateport_status stateport_request_cache_state(stateport_request_cache* cache, i
                                                stateport_group_plan* out);
 
 /// Forgets everything that is cached, in tiers too, but for the remote tier: the next answer with transfers names the
-/// drops. While a request runs or a transfer is under way this is stateport_request_cache_advance_epoch.
+/// drops. While a request runs or a transfer is under way it forgets all namespaces instead, as
+/// stateport_request_cache_forget does one.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
 /// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`

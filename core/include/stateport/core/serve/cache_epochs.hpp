@@ -27,10 +27,11 @@ enum class ForgetBy : std::uint8_t {
 class CacheEpochs {
  public:
   /// The weights change: no later RequestCache::start() finds anything that was made before, neither on the device nor
-  /// in a tier, a file or a store. Answers the new epoch. O(all).
-  virtual std::uint64_t advance() = 0;
-  /// RequestCacheOptions::epoch plus the number of epochs that have begun since. Caches with equal epochs find each
-  /// other's contents in a shared store.
+  /// in a tier, a file or a store. `epoch` is the number of the new weights; 0: the current number plus 1. Answers the
+  /// new epoch. Throws InvalidArgument for a number that is not greater than the current one. O(all).
+  virtual std::uint64_t advance(std::uint64_t epoch = 0) = 0;
+  /// The number of the weights, at first RequestCacheOptions::epoch. Caches with equal numbers find each other's
+  /// contents in a shared store: so equal numbers must mean equal weights.
   [[nodiscard]] virtual std::uint64_t current() const noexcept = 0;
 
   /// The same for the contents of some namespaces: an adapter gets new weights, or a tenant leaves. `by` says which
@@ -38,10 +39,12 @@ class CacheEpochs {
   ///
   /// - Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. Their
   ///   namespace is not known.
-  /// - Remote tier: until the next epoch this cache shares no contents of these namespaces with others.
+  /// - Names: from then on contents of these namespaces have names with a random number of this cache, in all later
+  ///   epochs too. So it shares them with no other cache, nor do the ranks of a group name them alike in files, stores
+  ///   and events.
   /// - A later process with the same epoch may find the old contents, in the remote tier or, after a crash, in files.
   ///   Start it with another epoch if they are wrong.
-  /// - After 1,024 calls with different arguments in one epoch, the next such call advances the epoch.
+  /// - After 1,024 calls with different arguments, the next such call forgets all namespaces.
   ///
   /// Throws InvalidArgument for a `by` that is no ForgetBy. O(all).
   virtual void forget(const Namespace& name_space, ForgetBy by = ForgetBy::name_space) = 0;

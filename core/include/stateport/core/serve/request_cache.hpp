@@ -191,8 +191,8 @@ class RequestCache {
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
-  /// begin again. While a request runs or a transfer is under way this is CacheEpochs::advance(), and the clock goes
-  /// on.
+  /// begin again. While a request runs or a transfer is under way it forgets all namespaces instead, as
+  /// CacheEpochs::forget() does one, and the clock goes on.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;

@@ -147,9 +147,12 @@ class PrefixTree {
   /// learns nothing from them. O(slots).
   EvictResult evict_closed_states(Freed& freed);
 
-  /// Evicts all nodes and states of the chosen namespaces but for locked ones. `chosen` is asked by the namespace and
-  /// by the PrefixInsert::name_tag of its inserts. The policy does not choose these victims. O(nodes).
-  EvictResult forget(const std::function<bool(const Namespace&, std::uint64_t)>& chosen, Freed& freed);
+  /// Evicts all nodes and states of the chosen namespaces but for locked ones. `chosen` is asked by the
+  /// PrefixInsert::name_tag of their inserts. The policy does not choose these victims. O(nodes).
+  EvictResult forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed);
+  /// Evicts the node and those above it, up to one that is locked or continues elsewhere. Refuses a node that has been
+  /// evicted. O(nodes of the path).
+  EvictResult forget(NodeId node, Freed& freed);
 
   /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
   /// never evicted: locking it locks nothing. O(nodes of the path).
