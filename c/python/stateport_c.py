@@ -458,7 +458,7 @@ FUNCTIONS = {
     "request_cache_reset": "p", "request_cache_stats": "pp", "request_cache_prometheus": "ptpzp",
     "request_cache_take_events": "ppzp", "request_cache_check": "p", "request_cache_take_memory": "pp",
     "request_cache_settle_move": "pui", "request_cache_is_mapped": "piip", "request_cache_arena_usage": "pp",
-    "request_cache_advance_epoch": "pp", "request_cache_epoch": "pp", "request_cache_forget": "ppi",
+    "request_cache_advance_epoch": "pup", "request_cache_epoch": "pp", "request_cache_forget": "ppi",
     "request_cache_is_stale": "plp", "request_cache_settle": "ppzp", "request_cache_loading": "ppzp",
     "request_cache_drain": "pp", "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp",
     "request_cache_tier_usage": "pip", "model_layout_create": "ppzp", "model_layout_find": "tpp",
