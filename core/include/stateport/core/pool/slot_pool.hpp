@@ -135,7 +135,7 @@ class SlotPool {
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
   void require_range(const NumberRange& range, bool closed) const;
-  [[nodiscard]] const Slot& owned(SlotId slot) const {
+  [[nodiscard, gnu::always_inline]] const Slot& owned(SlotId slot) const {
     require(slot.valid() && slot.value() < capacity_slots_, "slot", slot, "is out of range");
     const Slot& entry = slots_[slot.index()];
     require(entry.owner != nobody, "slot", slot, "is free");
