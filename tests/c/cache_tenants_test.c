@@ -56,7 +56,8 @@ static void refuse(engine* self) {
   stateport_request_cache* const cache = self->cache;
   const stateport_namespace bad = {.size = 3};
   int64_t bytes = -7;
-  CHECK_REFUSED(stateport_request_cache_set_quota(cache, &quiet, -1, 0), STATEPORT_INVALID_ARGUMENT, "floor_bytes = -1");
+  CHECK_REFUSED(stateport_request_cache_set_quota(cache, &quiet, -1, 0), STATEPORT_INVALID_ARGUMENT,
+                "floor_bytes = -1");
   CHECK_REFUSED(stateport_request_cache_set_quota(cache, &quiet, 0, -1), STATEPORT_INVALID_ARGUMENT, "most_bytes = -1");
   CHECK_REFUSED(stateport_request_cache_set_quota(cache, &quiet, INT64_MAX, 0), STATEPORT_INVALID_ARGUMENT,
                 "floor_bytes");

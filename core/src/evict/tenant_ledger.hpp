@@ -100,8 +100,8 @@ class TenantLedger {
   std::uint64_t changes_ = 0;
 };
 
-/// Whose the numbers of one part of a cache's memory are: of KV blocks or pages, of slots, or of blocks of states. Keeps
-/// the bytes of that part in the ledger. Every number that is handed out belongs to the tenant that asked for it.
+/// The owners of the numbers of one part of a cache's memory: KV blocks or pages, slots, or blocks of states. Keeps the
+/// bytes of that part in the ledger. Every number that is handed out belongs to the tenant that asked for it.
 class TenantOwners {
  public:
   /// `part`: the sum in an account that counts `bytes_each` bytes for each number. An eviction of one number frees at

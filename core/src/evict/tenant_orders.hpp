@@ -20,7 +20,8 @@ namespace stateport::detail {
 ///     TenantId tenant(std::uint32_t index) const;     // of a candidate that is offered
 ///     std::int64_t bytes(std::uint32_t index) const;  // that its eviction frees at most
 ///
-/// next: O(accounts) and the costs of their orders; O(capacity) after accounts have changed. Memory: an order of the whole capacity for each account.
+/// next: O(accounts) and the costs of their orders; O(capacity) after accounts have changed. Memory: an order of the whole
+/// capacity for each account.
 template <class Order>
 class TenantOrders {
  public:

@@ -212,8 +212,8 @@ void HashSlots::publish(Pass&) {
   to_report_.clear();
 }
 
-/// Where tenants have shares: each checkpoint asks for its own tenant, in the order of keep_what_fits(). Those stay that
-/// find a slot: given_[i] is that of checkpoints_[i].
+/// Where tenants have shares: each checkpoint asks for its own tenant, in the order of keep_what_fits(). Checkpoints
+/// that find a slot stay: given_[i] is that of checkpoints_[i].
 void HashSlots::take_slots_by_shares() {
   given_.assign(blocks_.size(), SlotId{});
   for (const bool named : {true, false})

@@ -115,8 +115,8 @@ bool HashedKv::find_places(std::int64_t blocks) {
   return true;
 }
 
-/// Where tenants have shares: makes room for these blocks, one after the other, so that accounts are up to date. Nothing
-/// is evicted if that cannot be enough.
+/// Where tenants have shares: makes room for these blocks, one after the other, so that accounts are up to date.
+/// Nothing is evicted if that cannot be enough.
 bool HashedKv::find_share(std::int64_t blocks) {
   if (owners_ == nullptr) return true;
   const std::int64_t takeable = owners_->ledger().takeable_bytes() / owners_->bytes_each();

@@ -434,7 +434,8 @@ void RequestLife::check_invariants() const {
   index_->check();
   if (book_.tenants) {
     const CacheUsage now = usage();
-    const bool live_too = book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
+    const bool live_too =
+        book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
     book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
   }
   if (tiers_) tiers_->check_invariants();

@@ -6,8 +6,8 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "evict/tenant_ledger.hpp"
-#include "serve/cache_news.hpp"
 #include "hash/namespace_tag.hpp"
+#include "serve/cache_news.hpp"
 #include "serve/request_options.hpp"
 
 #include <cstdint>

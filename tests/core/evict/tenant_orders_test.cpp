@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Victims where tenants have shares, against a scan.
 #include "evict/victim_order.hpp"
-
 #include "random.hpp"
 
 #include <doctest/doctest.h>

@@ -238,7 +238,8 @@ RandomEngine::Old RandomEngine::random_prompt() {
   if (prompt.tokens.size() > 60) prompt.tokens.resize(60);
   if (options_.tiers.kv_elsewhere != nullptr) return prompt;
   const std::int64_t tokens = std::ssize(prompt.tokens);
-  if (random_.chance(marked_ != nullptr || options_.tenant_quotas > 0 ? 50 : 15)) prompt.names.tenant = random_.between32(0, 2);
+  const bool many = marked_ != nullptr || options_.tenant_quotas > 0;
+  if (random_.chance(many ? 50 : 15)) prompt.names.tenant = random_.between32(0, 2);
   if (random_.chance(10)) prompt.names.media_at = random_.between(-1, tokens - 1);
   if (prompt.names.media_at >= tokens) prompt.names.media_at = -1;
   return prompt;

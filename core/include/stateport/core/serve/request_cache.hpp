@@ -73,8 +73,8 @@ struct TenantUsage {
 /// Shares of tenants in the memory of the device. A quota is a rule of eviction: it moves nothing, and reserves nothing
 /// that its tenant does not use. Not thread-safe, as its cache.
 ///
-/// Floor. No eviction for another tenant leaves a tenant with less than floor_bytes of what it had, even if a row then
-/// finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its content within
+/// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less, even
+/// if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its content within
 /// the floor only if nothing else can be evicted.
 ///
 /// Limit. Content of a tenant with more than most_bytes is evicted before all other content. Each commit and each end
@@ -84,10 +84,10 @@ struct TenantUsage {
 class CacheTenants {
  public:
   /// Sets the quota of a tenant, also while requests run. Content that is cached already counts; the next commit or end
-  /// brings it down to the limit. A floor and a limit of 0 take the quota back. Throws InvalidArgument, and changes nothing, for negative numbers, a limit below the floor,
-  /// more tenants than RequestCacheOptions::tenant_quotas, and floors that together could leave less than the KV and
-  /// the state of one request of max_request_tokens: of the memory that KV and states share, of kv_tokens, and of the
-  /// states (in columns: of each group). O(all).
+  /// brings it down to the limit. A floor and a limit of 0 take the quota back. Throws InvalidArgument, and changes
+  /// nothing, for negative numbers, a limit below the floor, more tenants than RequestCacheOptions::tenant_quotas, and
+  /// floors that together could leave less than the KV and the state of one request of max_request_tokens: of the
+  /// memory that KV and states share, of kv_tokens, and of the states (in columns: of each group). O(all).
   virtual void set_quota(const TenantQuota& quota) = 0;
   /// Of any tenant. O(1) for one with a quota, else O(all).
   [[nodiscard]] virtual TenantUsage usage(const std::optional<NameKey>& salt) const = 0;
