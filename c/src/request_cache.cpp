@@ -80,6 +80,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .overlap = given.overlap != 0,
                              .events = given.events != 0,
                              .scrub = given.scrub != 0,
+                             .tenant_quotas = given.tenant_quotas,
                              .tiers = read_tier_options(given.tiers)};
   require((given.slots == nullptr) != (given.columns == nullptr), "slots", given.slots == nullptr ? "null" : "given",
           "must be given if and only if columns is null");

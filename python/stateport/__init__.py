@@ -31,6 +31,7 @@ from stateport.cache_options import (
     StateGroup,
     TierUsage,
 )
+from stateport.cache_tenants import TenantUsage
 from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
@@ -160,6 +161,7 @@ __all__ = [
     "StateTag",
     "StateTiers",
     "StepCommitter",
+    "TenantUsage",
     "TensorSpec",
     "TensorSplit",
     "TierOptions",

@@ -146,7 +146,8 @@ class CacheOptions:
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If they are
     not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
-    PassPlan.scrub_…, GroupPlan.clear.
+    PassPlan.scrub_…, GroupPlan.clear. tenant_quotas: tenants that can have a quota at a time, at most 64: see
+    CacheTenants.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
     index: str = "hash"
@@ -165,6 +166,7 @@ class CacheOptions:
     overlap: bool = False
     events: bool = False
     scrub: bool = False
+    tenant_quotas: int = 0
     tiers: TierOptions | None = None
     cost_linear: float = 0.0
     cost_quadratic: float = 0.0

@@ -19,7 +19,7 @@ class Eviction:
 
     order: one of ORDERS; "hix" learns from the requests which states will be used again.
     samples: hix: candidates drawn for a victim; -1: all are compared.
-    state_bytes, kv_bytes_per_token: hix, gdsf, budgets: memory of a state and of a token's KV.
+    state_bytes, kv_bytes_per_token: hix, gdsf, budgets, quotas: memory of a state and of a token's KV.
     benefit_linear, benefit_quadratic: hix, gdsf: a hit of the tokens [from, to) saves
     linear * (to - from) + quadratic * (to² - from²); both 0: tokens count.
     positions: hix: whose history is remembered, 64 bytes each; 0: 16,384."""

@@ -38,6 +38,7 @@ from stateport.cache_options import (
     plain,
     started,
 )
+from stateport.cache_tenants import CacheTenants
 from stateport.cache_tiers import CacheTiers, answered_transfers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
@@ -48,7 +49,7 @@ _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
 
 
-class RequestCache(CacheTiers, CacheArena, CacheEpochs):
+class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
     """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
 
         start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort

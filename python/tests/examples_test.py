@@ -41,6 +41,10 @@ def test_new_weights_find_nothing_of_old_ones() -> None:
     assert "496 with old weights, then 0 and 496; 0 of a new adapter" in _run("new_weights.py")
 
 
+def test_a_flood_takes_nothing_of_a_floor() -> None:
+    assert "reused: 0 of 496 without a floor, 496 with one" in _run("tenant_shares.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

@@ -22,6 +22,19 @@ std::size_t tenant_of(const Sequence& sequence) {
 
 }  // namespace
 
+void RequestEngineCache::set_quotas(bool large) {
+  const RequestCacheOptions& options = cache_->options();
+  const std::int64_t bytes = options.memory.of(options.kv_tokens, 0);
+  for (std::int64_t part = large ? 1 : 4; part <= 1024; part *= 2) {
+    try {
+      cache_->tenants()->set_quota({.salt = name_of(0).salt, .floor_bytes = bytes / part});
+      break;
+    } catch (const InvalidArgument&) {  // others could find no room: half of it, then
+    }
+  }
+  cache_->tenants()->set_quota({.salt = name_of(1).salt, .most_bytes = bytes / 2});
+}
+
 bool RequestEngineCache::start(Sequence& sequence) {
   if (tiers_) tiers_->poll();
   Namespace name_space;
@@ -208,6 +221,7 @@ RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions
   if (options.tiers.any())
     tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers);
   if (cache_->arena() != nullptr) arena_.emplace(options, *cache_, kv_, stores_);
+  if (cache_->tenants() != nullptr) set_quotas(options.checkpoints % 2 == 0);
 }
 
 }  // namespace stateport::engine

@@ -60,6 +60,8 @@ class RequestEngineCache final : public EngineCache {
   }
   [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch);
   void take(const PassPlan& plan, std::span<Row> rows);
+  /// Gives the first tenant a floor, as large as it can be if `large`, and the second one a limit.
+  void set_quotas(bool large);
   /// Throws if no request of its tenant had this prefix of the sequence.
   void check_own(const Sequence& sequence, std::int64_t tokens) const;
 

@@ -3,12 +3,14 @@
 
 #include <stateport/core/evict/eviction_policy.hpp>
 
+#include "evict/tenant_orders.hpp"
 #include "evict/victim_draw.hpp"
 #include "evict/victim_heap.hpp"
 #include "evict/victim_recency.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -18,7 +20,8 @@ namespace stateport {
 enum class VictimStrategy : std::uint8_t {
   list,  ///< by last use: a list that is in order already
   heap,  ///< by keys that only change when the candidate changes
-  draw   ///< by keys that change with time: some candidates, drawn at random, are compared
+  draw,  ///< by keys that change with time: some candidates, drawn at random, are compared
+  of_tenants  ///< where tenants have shares: one of these for each (TenantOrders)
 };
 
 /// The one place where the strategy is chosen.
@@ -36,6 +39,7 @@ enum class VictimStrategy : std::uint8_t {
 ///     std::uint64_t tick(std::uint32_t index) const;  // strategy list, with LazyRecency: last use
 ///     Node& node(std::uint32_t index) const;          // strategy list, with LinkedRecency: see there
 ///     void fetch(std::uint32_t index, VictimFetch what) const;  // optional: VictimDraw prefetches by it
+///     tenant(index), bytes(index)                     // where tenants have shares: see detail::TenantOrders
 ///
 /// Rules for the cache:
 /// * offer() when an index becomes eligible, and when its key may have become smaller. Twice is harmless.
@@ -56,26 +60,40 @@ enum class VictimStrategy : std::uint8_t {
 template <class Recency = LazyRecency>
 class VictimOrder {
  public:
-  explicit VictimOrder(const VictimTraits& traits = {.by_last_use = true})
+  /// `ledger`: tenants have shares. It must outlive this object.
+  explicit VictimOrder(const VictimTraits& traits = {.by_last_use = true},
+                       const detail::TenantLedger* ledger = nullptr)
       : strategy_(strategy_of(traits)), keys_may_shrink_(traits.key_may_shrink && strategy_ == VictimStrategy::heap) {
+    if (ledger != nullptr) {
+      strategy_ = VictimStrategy::of_tenants;
+      tenants_ = std::make_unique<Tenants>(*ledger, traits);
+    }
     if (strategy_ == VictimStrategy::draw) draw_.emplace(traits.draws);
   }
 
-  [[nodiscard]] VictimStrategy strategy() const noexcept { return strategy_; }
+  /// Of each tenant's candidates, where tenants have shares.
+  [[nodiscard]] VictimStrategy strategy() const noexcept { return tenants_ ? tenants_->any().strategy() : strategy_; }
   /// Room for indices 0 … capacity - 1.
   void reserve(std::size_t capacity) {
-    if (draw_)
+    if (tenants_)
+      tenants_->reserve(capacity);
+    else if (draw_)
       draw_->reserve(capacity);
     else if (strategy_ == VictimStrategy::list)
       recency_.reserve(capacity);
     else
       heap_.reserve(capacity);
   }
-  [[nodiscard]] std::size_t bytes() const noexcept { return draw_ ? draw_->bytes() : recency_.bytes() + heap_.bytes(); }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    if (tenants_) return tenants_->bytes();
+    return draw_ ? draw_->bytes() : recency_.bytes() + heap_.bytes();
+  }
 
   template <class Source>
   [[nodiscard]] bool contains(const Source& source, std::uint32_t index) const noexcept {
     if (strategy_ == VictimStrategy::list) return recency_.contains(source, index);
+    if constexpr (has_tenants<Source>)
+      if (tenants_) return tenants_->contains(source, index);
     return draw_ ? draw_->contains(index) : heap_.contains(index);
   }
 
@@ -105,7 +123,10 @@ class VictimOrder {
   /// The key of a candidate may have become smaller, for a reason that is no use. Without effect if it is none.
   template <class Source>
   void rank_again(const Source& source, std::uint32_t index) noexcept {
-    if (keys_may_shrink_ && heap_.contains(index)) heap_.update(index, source.key(index));
+    if (!keys_may_shrink_) return;
+    if constexpr (has_tenants<Source>)
+      if (tenants_) return tenants_->rank_again(source, index);
+    if (heap_.contains(index)) heap_.update(index, source.key(index));
   }
   [[nodiscard]] bool keys_may_shrink() const noexcept { return keys_may_shrink_; }
 
@@ -114,7 +135,7 @@ class VictimOrder {
   void erase(const Source& source, std::uint32_t index) noexcept {
     if (strategy_ == VictimStrategy::list) [[likely]]
       return recency_.erase(source, index);
-    erase_ranked(index);
+    erase_ranked(source, index);
   }
 
   /// The next victim, which stays a candidate; none if no candidate is eligible.
@@ -132,11 +153,19 @@ class VictimOrder {
     return source.key(index) < source.key(other);
   }
 
+  /// The rank of a candidate, smallest first. Strategy list: of a source with ticks.
+  template <class Source>
+  [[nodiscard]] VictimKey rank(const Source& source, std::uint32_t index) const noexcept {
+    return strategy_ == VictimStrategy::list ? VictimKey(0, source.tick(index)) : source.key(index);
+  }
+
   /// Writes the victims that would be next, one after the other, if nothing happened in between and no eviction made
   /// another candidate eligible or changed a key. Answers how many there are, at most out.size(). No later answer
-  /// changes. O(out.size()) times the cost of next(); a list with links is walked, past locked candidates.
+  /// changes. O(out.size()) times the cost of next(); a list with links is walked, past locked candidates. Not where
+  /// tenants have shares.
   template <class Source>
   [[nodiscard]] std::size_t peek(const Source& source, std::span<std::uint32_t> out) {
+    STATEPORT_ASSERT(!tenants_);
     if (draw_)
       return draw_->peek(
           out, [&](std::uint32_t index) { return source.eligible(index); },
@@ -170,6 +199,7 @@ class VictimOrder {
     recency_.clear();
     heap_.clear();
     if (draw_) draw_->clear();
+    if (tenants_) tenants_->clear();
   }
 
   /// Throws std::logic_error naming the first violation. O(n).
@@ -177,22 +207,35 @@ class VictimOrder {
   void check_invariants(const Source& source) const {
     heap_.check_invariants();
     if (draw_) draw_->check_invariants();
+    if constexpr (has_tenants<Source>)
+      if (tenants_) tenants_->check_invariants(source);
     if (strategy_ == VictimStrategy::list) recency_.check_invariants(source);
   }
 
  private:
-  // The heap and the draw. Not inlined, so that a list, which needs few instructions, is.
+  using Tenants = detail::TenantOrders<VictimOrder<LazyRecency>>;
+  template <class Source>
+  static constexpr bool has_tenants = requires(const Source& source) { source.tenant(0U); };
+
+  // All but the list. Not inlined, so that a list, which needs few instructions, is.
   template <class Source>
   [[gnu::noinline]] void offer_ranked(const Source& source, std::uint32_t index) {
+    if constexpr (has_tenants<Source>)
+      if (tenants_) return tenants_->offer(source, index);
     if (draw_) return draw_->push(index);
     heap_.update(index, source.key(index));
   }
-  [[gnu::noinline]] void erase_ranked(std::uint32_t index) noexcept {
+  template <class Source>
+  [[gnu::noinline]] void erase_ranked(const Source& source, std::uint32_t index) noexcept {
+    if constexpr (has_tenants<Source>)
+      if (tenants_) return tenants_->erase(source, index);
     if (draw_) return draw_->erase(index);
     heap_.erase(index);
   }
   template <class Source>
   [[nodiscard, gnu::noinline]] std::optional<std::uint32_t> next_ranked(const Source& source) {
+    if constexpr (has_tenants<Source>)
+      if (tenants_) return tenants_->next(source);
     const auto eligible = [&](std::uint32_t index) { return source.eligible(index); };
     const auto key = [&](std::uint32_t index) { return source.key(index); };
     if (strategy_ == VictimStrategy::heap) return heap_.top(eligible, key);
@@ -207,6 +250,7 @@ class VictimOrder {
   Recency recency_;
   VictimHeap<VictimKey> heap_;
   std::optional<VictimDraw<VictimKey>> draw_;
+  std::unique_ptr<Tenants> tenants_;
 };
 
 }  // namespace stateport

@@ -5,6 +5,7 @@
 
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
+#include "evict/tenant_ledger.hpp"
 #include "evict/victim_order.hpp"
 #include "hash/block_hash_index.hpp"
 
@@ -30,6 +31,8 @@ struct BlockPool::Books {
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
       return static_cast<std::uint64_t>(books.blocks[index].tick);
     }
+    [[nodiscard]] detail::TenantId tenant(std::uint32_t index) const { return books.owners->of(index); }
+    [[nodiscard]] std::int64_t bytes(std::uint32_t) const { return books.owners->victim_bytes(); }
   };
   /// Facts for an order, beside the last use.
   struct History {
@@ -37,7 +40,7 @@ struct BlockPool::Books {
     std::uint32_t hits = 0;
   };
 
-  Books(std::size_t count, const std::shared_ptr<EvictionPolicy>& eviction);
+  Books(std::size_t count, const BlockPoolOptions& options);
 
   [[nodiscard]] Candidates candidates() const noexcept { return {*this}; }
   [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
@@ -58,6 +61,7 @@ struct BlockPool::Books {
   Table<Block> blocks;
   detail::BlockHashIndex<BlockId> hash_to_block;
   std::shared_ptr<EvictionPolicy> policy;  ///< null: by last use
+  const detail::TenantOwners* owners;      ///< null: tenants have no shares
   VictimOrder<> victims;                   ///< every cached block without children; others are dropped when seen
   Table<History> history;                  ///< by block, unless by last use
   std::uint64_t registrations = 0;
@@ -68,11 +72,13 @@ struct BlockPool::Books {
   std::vector<std::uint32_t> fresh;
 };
 
-BlockPool::Books::Books(std::size_t count, const std::shared_ptr<EvictionPolicy>& eviction)
+BlockPool::Books::Books(std::size_t count, const BlockPoolOptions& options)
     : blocks(count),
       hash_to_block(count),
-      policy(eviction),
-      victims(eviction ? eviction->traits() : VictimTraits{.by_last_use = true}),
+      policy(options.eviction),
+      owners(options.owners),
+      victims(policy ? policy->traits() : VictimTraits{.by_last_use = true},
+              owners != nullptr ? &owners->ledger() : nullptr),
       history(victims.strategy() == VictimStrategy::list ? 0 : count) {
   victims.reserve(count);
   listed.reserve(count);
@@ -106,7 +112,7 @@ BlockPool::BlockPool(const BlockPoolOptions& options)
   require(!options.eviction || options.eviction->learning() == nullptr, "eviction",
           options.eviction ? options.eviction->name() : "", "must be an order: a block pool knows no prompts");
   const auto count = static_cast<std::size_t>(block_count_);
-  books_ = std::make_unique<Books>(count, options.eviction);
+  books_ = std::make_unique<Books>(count, options);
   has_history_ = !books_->history.empty();
   blocks_ = books_->blocks.data();
   free_.reserve(count);

@@ -25,9 +25,12 @@ ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
     : book_(book), options_(book.options), mode_(column_layout(options_).mode) {
   loading_.resize(static_cast<std::size_t>(options_.max_requests) * book_.groups);
   std::int32_t index = 0;
-  for (const StateGroup& group : column_layout(options_).groups)
-    blocks_.emplace_back(group, index++, book.news,
-                         eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction));
+  for (const StateGroup& group : column_layout(options_).groups) {
+    const std::int32_t g = index++;
+    blocks_.emplace_back(group, g, book.news,
+                         eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction),
+                         book.state_owners(static_cast<std::size_t>(g)));
+  }
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
     return table_columns(mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts);
   };

@@ -6,12 +6,14 @@
 #include "serve/arena_sizes.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::detail {
 
 HashBudget::HashBudget(RequestBook& book, HashedKv& kv, SlotPool& slots, SlotAllocator& allocator)
     : book_(book), kv_(kv), slots_(slots), allocator_(allocator), shares_(shares_memory(book.slots)) {
-  if (shares_) victims_.reserve(static_cast<std::size_t>(slots_.capacity_slots()));
+  if (shares_ || book_.tenants) victims_.reserve(static_cast<std::size_t>(slots_.capacity_slots()));
+  if (book_.tenants) rests_.resize(book_.tenants->ledger().size());
 }
 
 void HashBudget::order_uses(RequestId id, std::int64_t known_tokens) {
@@ -38,7 +40,29 @@ void HashBudget::keep() {
   }
 }
 
+bool HashBudget::is_takeable(BlockId block) const {
+  if (!book_.tenants) return true;
+  const TenantOwners& owners = book_.tenants->kv();
+  return owners.ledger().turn(owners.of(block.index()), owners.bytes_each()) != TenantLedger::Turn::never;
+}
+
+/// Goes on with useless KV that floors kept. False: they still keep all of it.
+bool HashBudget::drop_rest() {
+  const std::int32_t before = kv_.pool().free_blocks();
+  for (BlockId& rest : rests_)
+    if (rest.valid() && (kv_.pool().is_free(rest) || is_takeable(rest))) drop_useless(std::exchange(rest, BlockId{}));
+  return kv_.pool().free_blocks() > before;
+}
+
+bool HashBudget::evict_own() {
+  trims_ = true;
+  const bool evicted = evict_least();
+  trims_ = false;
+  return evicted;
+}
+
 bool HashBudget::evict_least() {
+  if (!rests_.empty() && drop_rest()) return true;
   if (allocator_.evict(1) == 1) {
     drop_useless_of_victims();
     return true;
@@ -58,9 +82,14 @@ void HashBudget::drop_useless(BlockId block) {
            !allocator_.has_state(block);
   };
   while (useless()) {
+    if (!is_takeable(block)) {
+      rests_[book_.tenants->kv().of(block.index())] = block;
+      return;
+    }
     const BlockId before = pool.parent(block);
     pool.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
-    const bool gone = pool.evict(1);
+    const auto evict = [&] { return pool.evict(1); };
+    const bool gone = book_.tenants ? book_.tenants->trim(block, evict) : evict();
     require_invariant(gone && pool.is_free(block), "HashBudget", "another block went than the useless one");
     block = before;
   }
@@ -96,7 +125,8 @@ bool HashBudget::is_movable(MemoryPart part, std::int32_t number) const {
     return block.valid() && kv_.pool().ref_count(block) == 0;
   }
   const SlotId slot{number};
-  return !slots_.is_free(slot) && slots_.owner(slot) != SlotPool::caller && slots_.lock_count(slot) == 0;
+  return !slots_.is_free(slot) && slots_.owner(slot) != SlotPool::caller && slots_.lock_count(slot) == 0 &&
+         (!book_.tenants || book_.tenants->is_movable(slot));
 }
 
 void HashBudget::count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) {
@@ -121,7 +151,8 @@ bool HashBudget::evict_held_state() {
   const std::int32_t slots = slots_.capacity_slots();
   for (std::int32_t i = 0; i < slots; ++i) {
     next_held_ = next_held_ + 1 < slots ? next_held_ + 1 : 0;
-    if (!allocator_.evict_slot(SlotId{next_held_})) continue;
+    const SlotId slot{next_held_};
+    if ((book_.tenants && !book_.tenants->is_movable(slot)) || !allocator_.evict_slot(slot)) continue;
     drop_useless_of_victims();
     return true;
   }

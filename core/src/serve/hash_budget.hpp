@@ -23,7 +23,7 @@ class HashBudget final : public ElasticIndex {
 
   /// The allocator evicted the state of this block.
   void note_victim(BlockId block) {
-    if (shares_) victims_.push_back(block);
+    if (shares_ || trims_) victims_.push_back(block);
   }
   /// Evicts the KV that only these states needed, whose memory the allocator has given away.
   void drop_useless_of_victims();
@@ -44,18 +44,26 @@ class HashBudget final : public ElasticIndex {
   void count_movable(MemoryPart part, std::int32_t count, std::span<std::int32_t> by_extent) override;
   void vacate(MemoryPart part, std::vector<SlotCopy>& copies) override;
   bool evict_least() override;
+  /// See SharedIndex: a state goes with the KV that it alone needed.
+  bool evict_own();
   bool evict_held_state() override;
 
  private:
   [[nodiscard]] bool is_movable(MemoryPart part, std::int32_t number) const;
+  /// Where tenants have shares: the asking tenant may have the block evicted.
+  [[nodiscard]] bool is_takeable(BlockId block) const;
+  bool drop_rest();
 
   RequestBook& book_;
   HashedKv& kv_;
   SlotPool& slots_;
   SlotAllocator& allocator_;
   bool shares_;                   ///< KV and states share one memory
+  bool trims_ = false;            ///< evict_own() runs
   std::int32_t next_held_ = 0;    ///< slot at which evict_held_state() goes on
   std::vector<BlockId> victims_;  ///< whose states were evicted since the last drop_useless_of_victims()
+  /// By account: the end of useless KV that the floor of its tenant kept. It goes before any state of that tenant.
+  std::vector<BlockId> rests_;
 };
 
 }  // namespace stateport::detail

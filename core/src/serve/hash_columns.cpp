@@ -147,6 +147,14 @@ void HashColumns::forget_all() {
   rows_.reset();
 }
 
+/// Uses of KV and of states have clocks of their own. A state goes in each group, and the KV between two states.
+bool HashColumns::evict_own() {
+  bool evicted = false;
+  for (std::size_t g = 0; g < rows_.groups(); ++g) evicted |= rows_.blocks(g).evict_one();
+  for (std::int64_t tokens = 0; tokens < rows_.grid(); tokens += options_.block_size_tokens) evicted |= kv_.evict_one();
+  return evicted;
+}
+
 void HashColumns::check() const {
   kv_.pool().check_invariants();
   rows_.check(no_references(options_));

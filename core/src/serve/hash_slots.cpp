@@ -26,6 +26,8 @@ SlotAllocatorOptions HashSlots::allocator_options() {
   SlotAllocatorOptions allocator{.kv_follows = shares_memory(book_.slots)};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
+  allocator.block_owners = book_.kv_owners();
+  allocator.slot_owners = book_.state_owners();
   allocator.on_victim = [this](const SlotVictim& victim) {
     budget_.note_victim(victim.block);
     lose_state(victim.block);
@@ -189,10 +191,11 @@ bool HashSlots::has_state(RequestId request, std::int64_t tokens) const {
 void HashSlots::publish(Pass&) {
   if (!checkpoints_.empty()) {
     const std::size_t wanted = checkpoints_.size();
-    given_.resize(wanted);
     book_.note_lack(MemoryPart::states, static_cast<std::int64_t>(wanted) - slots_.free_slots());
-    const SlotDemand demand = allocator_.try_allocate(blocks_, given_);
-    if (!demand.met()) {
+    given_.resize(wanted);
+    if (book_.tenants) {
+      take_slots_by_shares();
+    } else if (const SlotDemand demand = allocator_.try_allocate(blocks_, given_); !demand.met()) {
       keep_what_fits(demand.available);
       given_.resize(blocks_.size());
       allocator_.allocate(blocks_, given_);
@@ -207,6 +210,29 @@ void HashSlots::publish(Pass&) {
   }
   for (const RequestId id : to_report_) report_prompt(id);
   to_report_.clear();
+}
+
+/// Where tenants have shares: each checkpoint asks for its own tenant, in the order of keep_what_fits(). Checkpoints
+/// that find a slot stay: given_[i] is that of checkpoints_[i].
+void HashSlots::take_slots_by_shares() {
+  given_.assign(blocks_.size(), SlotId{});
+  for (const bool named : {true, false})
+    for (std::size_t i = checkpoints_.size(); i-- > 0;) {
+      if (checkpoints_[i].named != named) continue;
+      book_.tenants->ask_for_block(blocks_[i]);
+      if (!allocator_.try_allocate({&blocks_[i], 1}, {&given_[i], 1}).met()) given_[i] = SlotId{};
+      budget_.drop_useless_of_victims();
+    }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < checkpoints_.size(); ++i) {
+    if (!given_[i].valid()) continue;
+    checkpoints_[kept] = checkpoints_[i];
+    blocks_[kept] = blocks_[i];
+    given_[kept++] = given_[i];
+  }
+  checkpoints_.resize(kept);
+  blocks_.resize(kept);
+  given_.resize(kept);
 }
 
 /// Those that have names, then the last ones, of a row the deepest. Those whose block has a slot need none.

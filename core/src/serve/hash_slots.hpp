@@ -45,6 +45,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
   SlotId end_load(RequestId request, std::int64_t tokens, bool done) override;
+  bool evict_own() override { return budget_.evict_own(); }
   void check() const override;
 
  private:
@@ -81,6 +82,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
+  void take_slots_by_shares();
   void store(const Checkpoint& checkpoint, SlotId slot);
   void make_findable(BlockId block, const StateTag& tag, SlotId slot);
   void lose_state(BlockId block);

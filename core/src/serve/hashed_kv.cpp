@@ -9,9 +9,10 @@ namespace stateport::detail {
 HashedKv::HashedKv(RequestBook& book)
     : block_size_(book.options.block_size_tokens),
       hasher_(book.options),
-      pool_({.blocks = kv_blocks(book.options)}),
+      pool_({.blocks = kv_blocks(book.options), .owners = book.kv_owners()}),
       places_(pool_.block_count(), book.slots.arena.bytes > 0),
       book_(book),
+      owners_(book.kv_owners()),
       prefix_of_(static_cast<std::size_t>(pool_.block_count())),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
@@ -91,11 +92,13 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
-  if (!find_places(std::ssize(fresh)) || !pool_.allocate(fresh)) {
+  if (!find_places(std::ssize(fresh)) || !find_share(std::ssize(fresh)) || !pool_.allocate(fresh)) {
     row.blocks.resize(held);
     return false;
   }
   places_.take(fresh);
+  if (owners_ != nullptr)
+    for (const BlockId block : fresh) owners_->take(block.index());
   for (const BlockId block : fresh) row.ids.push_back(places_.of(block));
   return true;
 }
@@ -109,6 +112,17 @@ bool HashedKv::find_places(std::int64_t blocks) {
   if (places_.numbers().available() + pool_.cached_blocks() < blocks) return false;
   while (places_.numbers().available() < blocks)
     if (!book_.elastic->evict_least()) return false;
+  return true;
+}
+
+/// Where tenants have shares: makes room for these blocks, one after the other, so that accounts are up to date.
+/// Nothing is evicted if that cannot be enough.
+bool HashedKv::find_share(std::int64_t blocks) {
+  if (owners_ == nullptr) return true;
+  const std::int64_t takeable = owners_->ledger().takeable_bytes() / owners_->bytes_each();
+  if (pool_.free_blocks() + std::min<std::int64_t>(pool_.cached_blocks(), takeable) < blocks) return false;
+  while (pool_.free_blocks() < blocks)
+    if (!pool_.evict(1)) return false;
   return true;
 }
 
@@ -187,6 +201,8 @@ void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span
   for (const BlockId block : blocks) lose(block);
   places_.give_back(blocks);
   if (!book_.forgetting) evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
+  if (owners_ != nullptr)
+    for (const BlockId block : blocks) owners_->give(block.index());
 }
 
 void HashedKv::lose(BlockId block) {

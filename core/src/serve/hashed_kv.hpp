@@ -50,6 +50,8 @@ class HashedKv final : private BlockListener {
   void note_state(RequestId request, std::size_t block);
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
   void end(RequestId request);
+  /// Evicts a block that no request holds. False: none can be evicted.
+  bool evict_one() { return pool_.cached_blocks() > 0 && pool_.evict(1); }
   /// Blocks that hold tokens, of running requests or found by hash.
   [[nodiscard]] std::int64_t used_blocks() const noexcept { return pool_.block_count() - 1 - pool_.free_blocks(); }
   /// Blocks that could be found and went, since construction.
@@ -80,6 +82,7 @@ class HashedKv final : private BlockListener {
   };
 
   [[nodiscard]] bool find_places(std::int64_t blocks);
+  [[nodiscard]] bool find_share(std::int64_t blocks);
   void read_from(Row& row, std::size_t i, BlockId block);
   /// The block is not found by its hash any more.
   void lose(BlockId block);
@@ -91,6 +94,7 @@ class HashedKv final : private BlockListener {
   BlockPool pool_;
   KvPlaces places_;
   RequestBook& book_;
+  TenantOwners* owners_;                 ///< of blocks; null: tenants have no shares
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found

@@ -10,6 +10,7 @@
 #include "serve/radix_slots.hpp"
 #include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
+#include "serve/tenant_shares.hpp"
 
 #include <utility>
 #include <variant>
@@ -45,6 +46,7 @@ void require_counts(const RequestCacheOptions& options) {
           "is more than a KV index can name");
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
   check_compute_cost(options.cost, "cost");
+  require_tenant_quotas(options);
 }
 
 void require_layout(const RequestCacheOptions& options, const SlotLayout& layout) {

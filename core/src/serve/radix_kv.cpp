@@ -34,6 +34,19 @@ constexpr NamespaceTag tag_of(std::uint64_t number) noexcept {
   return {.extra_key = static_cast<std::uint32_t>(number >> 32), .salt = static_cast<std::uint32_t>(number)};
 }
 
+// Owners are null where tenants have no shares.
+
+void note_taken(TenantOwners* owners, SlotId state) {
+  if (owners != nullptr) owners->take(state.index());
+}
+
+/// Whole pages of KV are free.
+void note_freed(TenantOwners* owners, std::span<const KvIndex> kv, std::int32_t page_tokens) {
+  const auto page = static_cast<std::size_t>(page_tokens);
+  for (std::size_t i = 0; owners != nullptr && i < kv.size(); i += page)
+    owners->give(static_cast<std::size_t>(kv[i]) / page);
+}
+
 /// The tree has to report its contents.
 bool reports(const RequestCacheOptions& options) {
   return options.events || options.tiers.enabled();
@@ -53,7 +66,8 @@ PrefixTree::Options RadixKv::tree_options(std::int32_t states, std::int32_t grid
                            .kv_indices = options_.kv_tokens + options_.block_size_tokens,
                            .hash_seed = options_.hash_seed,
                            .kv_event_hash = options_.hash,
-                           .kv_event_hash_seed = options_.hash_seed};
+                           .kv_event_hash_seed = options_.hash_seed,
+                           .owners = book_.kv_owners()};
   if (reports(options_)) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
   return tree;
 }
@@ -62,6 +76,8 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
     : book_(book),
       options_(book.options),
       owner_(owner),
+      kv_owners_(book.kv_owners()),
+      state_owners_(owner == nullptr ? book.state_owners() : nullptr),
       hasher_(options_),
       tree_(tree_options(states, grid_tokens)),
       kv_(options_.kv_tokens, options_.block_size_tokens),
@@ -80,7 +96,9 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
 /// Contents that left the tree are free again.
 void RadixKv::reclaim(const Freed& freed) {
   kv_.release(freed.kv);
+  note_freed(kv_owners_, freed.kv, options_.block_size_tokens);
   for (const SlotId state : freed.slots) {
+    if (state_owners_ != nullptr) state_owners_->give(state.index());
     if (!book_.forgetting) {
       ++evicted_states_;
       book_.ages.lost(state, book_.now_s);
@@ -92,14 +110,16 @@ void RadixKv::reclaim(const Freed& freed) {
   }
 }
 
-/// They were not evicted.
-void RadixKv::reclaim_forgotten() {
-  book_.forgetting = true;
-  reclaim(freed_);
-  book_.forgetting = false;
+void RadixKv::return_state(SlotId state) {
+  tree_.release_slots({&state, 1});
+  if (state_owners_ != nullptr) state_owners_->give(state.index());
 }
 
 bool RadixKv::evict(EvictDemand demand) {
+  if (kv_owners_ != nullptr)
+    demand = {.tokens = std::min<std::int64_t>(demand.tokens, 1),
+              .states = std::min<std::int64_t>(demand.states, 1),
+              .bytes = std::min<std::int64_t>(demand.bytes, 1)};
   freed_.clear();
   const EvictResult evicted = tree_.evict(demand, freed_);
   evicted_kv_tokens_ += evicted.tokens;
@@ -109,10 +129,15 @@ bool RadixKv::evict(EvictDemand demand) {
 
 SlotId RadixKv::take_state() {
   SlotId state;
-  if (tree_.allocate_slots({&state, 1})) return state;
-  book_.note_lack(MemoryPart::states, 1);
-  evict({.states = 1});
-  return tree_.allocate_slots({&state, 1}) ? state : SlotId{};
+  bool found = tree_.allocate_slots({&state, 1});
+  if (!found) {
+    book_.note_lack(MemoryPart::states, 1);
+    evict({.states = 1});
+    found = tree_.allocate_slots({&state, 1});
+  }
+  if (!found) return SlotId{};
+  note_taken(state_owners_, state);
+  return state;
 }
 
 bool RadixKv::has_state(RequestId id, std::int64_t tokens) const {
@@ -135,6 +160,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   reclaim(freed_);
   request.lock = tree_.lock(request.hit);
   if (live != nullptr) {
+    if (request.hit.live_slot.valid()) note_taken(state_owners_, request.hit.live_slot);
     *live = request.hit.live_slot.valid() ? request.hit.live_slot : take_state();
     if (!live->valid()) {
       request.lock.release();
@@ -171,7 +197,14 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   const std::size_t held = row.size();
   row.resize(wanted);
   const auto fresh = std::span(row).subspan(held);
-  if (kv_.allocate(fresh)) return true;
+  const auto take = [&] {
+    if (!kv_.allocate(fresh)) return false;
+    const auto page_size = static_cast<std::size_t>(options_.block_size_tokens);
+    for (std::size_t i = 0; kv_owners_ != nullptr && i < fresh.size(); i += page_size)
+      kv_owners_->take(static_cast<std::size_t>(fresh[i]) / page_size);
+    return true;
+  };
+  if (take()) return true;
   book_.note_lack(MemoryPart::kv, (std::ssize(fresh) - kv_.available()) / options_.block_size_tokens);
   if (book_.slots.arena.bytes > 0) {
     // Whatever is worth the least, unless that cannot be enough: then memory has to come from the states first.
@@ -179,9 +212,10 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
     while (can_be_enough && std::ssize(fresh) > kv_.available() && evict_least()) {
     }
   } else {
-    evict({.tokens = std::ssize(fresh)});
+    while (evict({.tokens = std::ssize(fresh)}) && kv_owners_ != nullptr && std::ssize(fresh) > kv_.available()) {
+    }
   }
-  if (kv_.allocate(fresh)) return true;
+  if (take()) return true;
   row.resize(held);
   return false;
 }
@@ -305,7 +339,9 @@ void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step,
 
 void RadixKv::release_kv(RequestId id, std::int64_t kept) {
   std::vector<KvIndex>& row = requests_[id.index()].row;
-  kv_.release(std::span(row).subspan(static_cast<std::size_t>(kept)));
+  const auto rest = std::span(row).subspan(static_cast<std::size_t>(kept));
+  kv_.release(rest);
+  note_freed(kv_owners_, rest, options_.block_size_tokens);
   row.clear();
 }
 
@@ -313,17 +349,16 @@ void RadixKv::unlock(RequestId id) {
   const NodeId end = node(id);
   requests_[id.index()].lock.release();
   requests_[id.index()].held_tokens = 0;
-  if (!record(id).stale || end.is_root()) return;
-  freed_.clear();
-  static_cast<void>(tree_.forget(end, freed_));
-  reclaim_forgotten();
+  if (record(id).stale && !end.is_root()) forget({}, end);
 }
 
-void RadixKv::forget(const Forgotten& forgotten) {
+void RadixKv::forget(const Forgotten& forgotten, NodeId end) {
   const auto chosen = [&](std::uint64_t number) { return forgotten(tag_of(number)); };
+  book_.forgetting = true;  // they are not evicted
   freed_.clear();
-  static_cast<void>(tree_.forget(std::ref(chosen), freed_));  // a reference needs no memory
-  reclaim_forgotten();
+  static_cast<void>(tree_.forget(std::ref(chosen), freed_, end));  // a reference needs no memory
+  reclaim(freed_);
+  book_.forgetting = false;
 }
 
 CacheUsage RadixKv::usage() const noexcept {
@@ -360,6 +395,7 @@ bool RadixKv::evict_held_state() {
     if (!book_.records[i].running || !book_.records[i].begun) continue;
     const NodeId node = this->node(id);
     if (node.is_root() || !tree_.node(node).slot.valid() || tree_.node(node).state_lock != 1) continue;
+    if (book_.tenants && !book_.tenants->is_movable(tree_.node(node).slot)) continue;
     drop_state(id, node);
     requests_[i].lock = tree_.lock(node);
     return true;
@@ -373,7 +409,8 @@ void RadixKv::count_movable(MemoryPart part, std::int32_t count, std::span<std::
   const SlotPool& slots = tree_.slots();
   for (std::int32_t i = 0; i < slots.capacity_slots(); ++i)
     by_extent[static_cast<std::size_t>(i / count)] +=
-        !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller && slots.lock_count(SlotId{i}) == 0;
+        !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller &&
+        slots.lock_count(SlotId{i}) == 0 && (!book_.tenants || book_.tenants->is_movable(SlotId{i}));
 }
 
 void RadixKv::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
@@ -390,6 +427,8 @@ void RadixKv::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
     require_invariant(found, "RadixKv", "a page finds no memory");
     const KvIndex old = page * page_size;
     kv_.release({&old, 1});
+    if (kv_owners_ != nullptr)
+      kv_owners_->move(static_cast<std::size_t>(page), static_cast<std::size_t>(fresh / page_size));
     copies.push_back(SlotCopy::whole(page, fresh / page_size));
     return fresh / page_size;
   };

@@ -54,7 +54,7 @@ class RadixKv final : public ElasticIndex {
 
   /// A number for a state, of the caller; none if all are taken by the tree's locked states and by callers.
   [[nodiscard]] SlotId take_state();
-  void return_state(SlotId state) { tree_.release_slots({&state, 1}); }
+  void return_state(SlotId state);
   /// The tree has the state after the first `tokens` tokens of the request.
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const;
   /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) at `places`, and `state` is
@@ -76,7 +76,7 @@ class RadixKv final : public ElasticIndex {
     return requests_[request.index()].held_tokens;
   }
 
-  /// Frees as much as `demand` says if it can; false: nothing was free.
+  /// Frees as much as `demand` says if it can; false: nothing was free. Where tenants have shares: one victim.
   bool evict(EvictDemand demand);
   /// The request ends with no further state. The policy hears of the last one if the request left it, or continued from
   /// it and has passed no later multiple of `step` tokens. `decoded`: the last state is one of its decoding.
@@ -86,8 +86,8 @@ class RadixKv final : public ElasticIndex {
   /// The contents that the request held can be evicted.
   void unlock(RequestId request);
   void forget_all();
-  /// See RequestIndex.
-  void forget(const Forgotten& forgotten);
+  /// See RequestIndex. `end`: of the path to this node alone.
+  void forget(const Forgotten& forgotten, NodeId end = {});
 
   [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
@@ -133,12 +133,13 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
   void look_further(RequestId request, OpenedPrompt& opened) const;
   void reclaim(const Freed& freed);
-  void reclaim_forgotten();
   void on_kv_event(const KvEvent& event);
 
   RequestBook& book_;
   const RequestCacheOptions& options_;
   StatePlaces* owner_;
+  TenantOwners* kv_owners_;     ///< of pages; null: tenants have no shares
+  TenantOwners* state_owners_;  ///< of numbers for states; null also if these are no memory
   PromptHasher hasher_;
   PrefixTree tree_;
   KvPagePool kv_;

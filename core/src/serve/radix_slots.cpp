@@ -297,9 +297,12 @@ bool RadixSlots::keeps_end(RequestId id, RequestEnd how) {
 
 void RadixSlots::keep_to_budget() {
   if (book_.slots.budget_bytes == 0) return;
-  const CacheUsage now = usage();
-  const std::int64_t used_bytes = options_.memory.of(now.kv_tokens, now.states);
-  if (used_bytes > book_.slots.budget_bytes) kv_.evict({.bytes = used_bytes - book_.slots.budget_bytes});
+  const auto excess_bytes = [this] {
+    const CacheUsage now = usage();
+    return options_.memory.of(now.kv_tokens, now.states) - book_.slots.budget_bytes;
+  };
+  std::int64_t excess = excess_bytes();
+  while (excess > 0 && kv_.evict({.bytes = excess}) && book_.tenants) excess = excess_bytes();
 }
 
 CacheUsage RadixSlots::usage() const noexcept {

@@ -48,6 +48,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
   SlotId end_load(RequestId request, std::int64_t tokens, bool done) override;
+  bool evict_own() override { return kv_.evict_least(); }
   void check() const override;
 
  private:

@@ -40,6 +40,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
   end_copies.reserve(1);
   refused.reserve(records.size() * breakpoints_max);
   stats.cost = options.cost;
+  if (options.tenant_quotas > 0) tenants.emplace(options);
 }
 
 void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept {

@@ -10,11 +10,13 @@
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
 #include "serve/state_ages.hpp"
+#include "serve/tenant_shares.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,6 +53,18 @@ struct RequestBook {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
     lacked = std::max(lacked, static_cast<std::int32_t>(numbers));
   }
+  /// The request asks for memory, from now on.
+  void ask(RequestId request) noexcept {
+    if (tenants) [[unlikely]]
+      tenants->ask(request);
+  }
+  void ask_for_nobody() noexcept {
+    if (tenants) tenants->ask_for_nobody();
+  }
+  [[nodiscard]] TenantOwners* kv_owners() noexcept { return tenants ? &tenants->kv() : nullptr; }
+  [[nodiscard]] TenantOwners* state_owners(std::size_t group = 0) noexcept {
+    return tenants ? &tenants->states(group) : nullptr;
+  }
   void set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept;
 
   const RequestCacheOptions options;
@@ -75,6 +89,7 @@ struct RequestBook {
   std::int32_t running = 0;                ///< requests
   bool forgetting = false;                 ///< contents that go now are forgotten, and not counted as evicted
   ElasticIndex* elastic = nullptr;         ///< the index, if an arena can move its memory
+  std::optional<TenantShares> tenants;     ///< with options.tenant_quotas
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
   CacheStats stats;

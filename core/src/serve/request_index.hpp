@@ -32,7 +32,7 @@ namespace stateport::detail {
 /// the request stays quiet (quiet_until).
 ///
 /// No call allocates: the constructors reserve address space.
-class RequestIndex {
+class RequestIndex : public SharedIndex {
  public:
   virtual ~RequestIndex() = default;
   RequestIndex(const RequestIndex&) = delete;
@@ -98,6 +98,9 @@ class RequestIndex {
     std::size_t group = 0;
     for (RowState& state : book_.states.of(request)) state.slots = slots_of(request, group++);
   }
+
+  /// The request asks for memory, from now on.
+  void ask(RequestId request) noexcept { book_.ask(request); }
 
  protected:
   explicit RequestIndex(RequestBook& book) : book_(book), options_(book.options) {}

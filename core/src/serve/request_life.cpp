@@ -39,6 +39,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     book_.news.set_tiers(tiers_->index());
   }
   epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
+  if (book_.tenants) book_.tenants->set_index(*index_);
   if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
 }
@@ -58,6 +59,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   record.fill(prompt, name_space, book_.options.block_size_tokens);
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
+  if (book_.tenants) book_.tenants->begin(id, prompt.name_space.salt);
   book_.now_s = clock_.at(prompt.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = name_space, .media = prompt.media});
   if (!opened) {
@@ -114,6 +116,7 @@ inline void RequestLife::add_row(Pass& pass, std::size_t index, const PassRow& r
 }
 
 RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upto) {
+  book_.ask(request);
   const bool room = index_->reserve(request, upto);
   index_->note_memory(request);
   ++(room ? pass.busy_rows : pass.without_room);
@@ -151,6 +154,7 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
 
 /// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
 void RequestLife::move_memory(std::optional<MemoryPart> without_room) {
+  book_.ask_for_nobody();
   for (std::size_t part = 0; part < book_.lack.size(); ++part)
     if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
       arena_->note_lack(static_cast<MemoryPart>(part), numbers);
@@ -200,6 +204,7 @@ void RequestLife::place_busy_rows(Pass& pass) {
     const std::span states = std::span(pass.states).subspan(i * book_.groups, book_.groups);
     std::ranges::copy(pass.rows[i].states, states.begin());
     pass.rows[i].states = states;
+    book_.ask(pass.rows[i].request);
     index_->place(pass, i);
     if (marks_) marks_->place(pass, i);
   }
@@ -231,6 +236,7 @@ void RequestLife::cancel(PassId pass) {
 void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
   record.begun = true;
+  book_.ask(record.id);
   index_->settle(pass, index, sampled);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
   const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
@@ -291,6 +297,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
       for (RowState& state : book_.states.of(row.request)) state.read_bias = accepted_bias(count);
   }
   index_->publish(pass);
+  if (book_.tenants) book_.tenants->keep_to_limits();
   for (std::size_t i = 0; naming_requests_ > 0 && i < pass.rows.size(); ++i)
     if (pass.runs(i)) count_breakpoints(pass.rows[i]);
   for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
@@ -340,7 +347,10 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
   if (book_.record(request).stale) how = RequestEnd::aborted;
+  book_.ask(request);
   index_->close(request, how, known);
+  if (book_.tenants) book_.tenants->keep_to_limits();
+  book_.ask_for_nobody();
   if (arena_) arena_->make_room();
   if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
   book_.passes.end_request(request);
@@ -383,6 +393,7 @@ void RequestLife::reset() {
   }
   while (book_.passes.size() > 0) drop_newest();
   index_->forget_all();
+  if (book_.tenants) book_.tenants->reset();
   if (tiers_) tiers_->index().reset();
   book_.news.cleared();
   clock_.restart();
@@ -421,6 +432,12 @@ void RequestLife::check_invariants() const {
       require_invariant(!book_.passes.at(p).runs(i) || book_.record(book_.passes.at(p).rows[i].request).running,
                         structure, "a row outlives its request");
   index_->check();
+  if (book_.tenants) {
+    const CacheUsage now = usage();
+    const bool live_too =
+        book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
+    book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
+  }
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

@@ -46,6 +46,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] CacheTiers* tiers() noexcept override { return tiers_ ? &*tiers_ : nullptr; }
   [[nodiscard]] CacheArena* arena() noexcept override { return arena_ ? &*arena_ : nullptr; }
   [[nodiscard]] CacheEpochs& epochs() noexcept override { return *epochs_; }
+  [[nodiscard]] CacheTenants* tenants() noexcept override { return book_.tenants ? &*book_.tenants : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }

@@ -116,6 +116,7 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   index_.loads().hold(hit, prefixes, cached);
   load_blocks_.clear();
   const auto slots = std::span(load_slots_).first(hit.device_state ? 0 : load_slots_.size());
+  device_.ask(id);
   if (!device_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
     index_.loads().let_go(hit, prefixes, cached);
     request.lost = LostHit::locked_pool;
@@ -141,6 +142,7 @@ bool RequestTiers::look_again(RequestId id) {
 
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
+  device_.ask(id);
   const SlotId hit = device_.end_load(id, request.hit.tokens, done);
   if (done) opened_[id.index()].hit = hit;
   if (done) opened_[id.index()].reused_tokens = request.hit.tokens;

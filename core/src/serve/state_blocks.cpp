@@ -7,10 +7,11 @@
 namespace stateport::detail {
 
 StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news,
-                         std::shared_ptr<EvictionPolicy> eviction)
+                         std::shared_ptr<EvictionPolicy> eviction, TenantOwners* owners)
     : block_size_(group.block_size_tokens),
       group_(index),
-      pool_({.blocks = group.blocks + reserved_state_blocks, .eviction = std::move(eviction)}),
+      owners_(owners),
+      pool_({.blocks = group.blocks + reserved_state_blocks, .eviction = std::move(eviction), .owners = owners}),
       publication_(group.blocks + reserved_state_blocks),
       news_(news),
       prefix_of_(static_cast<std::size_t>(group.blocks + reserved_state_blocks)),
@@ -38,8 +39,14 @@ BlockId StateBlocks::find(BlockHash key, const PrefixHash& prefix, std::int64_t 
 }
 
 bool StateBlocks::take(std::span<BlockId> blocks) {
+  // Where tenants have shares one after the other is evicted, so that accounts are up to date.
+  while (owners_ != nullptr && pool_.free_blocks() < std::ssize(blocks))
+    if (available() < std::ssize(blocks) || !evict_one()) return false;
   if (!pool_.allocate(blocks)) return false;
-  for (const BlockId block : blocks) publication_.forget(block);
+  for (const BlockId block : blocks) {
+    publication_.forget(block);
+    if (owners_ != nullptr) owners_->take(block.index());
+  }
   return true;
 }
 
@@ -78,6 +85,7 @@ void StateBlocks::forget(const Forgotten& forgotten) {
 
 void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (owners_ != nullptr) owners_->give(blocks[i].index());
     if (hashes[i] <= 0) continue;
     ++evictions_;
     lose(blocks[i]);

@@ -5,8 +5,9 @@
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/cache_news.hpp"
+#include "evict/tenant_ledger.hpp"
 #include "hash/namespace_tag.hpp"
+#include "serve/cache_news.hpp"
 #include "serve/request_options.hpp"
 
 #include <cstdint>
@@ -20,8 +21,10 @@ namespace stateport::detail {
 /// that holds nothing; the last one is never handed out.
 class StateBlocks final : private BlockListener {
  public:
-  /// `eviction`: which state goes first; null: the least recently used.
-  StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news, std::shared_ptr<EvictionPolicy> eviction);
+  /// `eviction`: which state goes first; null: the least recently used. `owners`: of the blocks; null: tenants have no
+  /// shares.
+  StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news, std::shared_ptr<EvictionPolicy> eviction,
+              TenantOwners* owners);
   ~StateBlocks();
   StateBlocks(const StateBlocks&) = delete;
   StateBlocks& operator=(const StateBlocks&) = delete;
@@ -48,6 +51,8 @@ class StateBlocks final : private BlockListener {
   [[nodiscard]] std::int64_t used() const noexcept {
     return pool_.block_count() - reserved_state_blocks - pool_.free_blocks();
   }
+  /// Evicts a state that is found by hash. False: none can be evicted.
+  bool evict_one() { return pool_.cached_blocks() > 0 && pool_.evict(1); }
   void reset();
   void check_invariants() const { pool_.check_invariants(); }
 
@@ -60,6 +65,7 @@ class StateBlocks final : private BlockListener {
 
   std::int32_t block_size_;
   std::int32_t group_;
+  TenantOwners* owners_;
   BlockPool pool_;
   PublicationCheck publication_;
   CacheNews& news_;

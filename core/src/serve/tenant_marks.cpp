@@ -4,10 +4,9 @@
 #include <stateport/core/align/align_rules.hpp>
 
 #include "serve/request_options.hpp"
+#include "serve/tenant_name.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 namespace stateport::detail {
@@ -45,11 +44,7 @@ void TenantMarks::reserve(Pass& pass) const {
 }
 
 void TenantMarks::begin(RequestId request, const std::optional<NameKey>& salt) {
-  // A name of no characters differs from no name.
-  std::array<std::uint8_t, 1 + sizeof(NameKey)> name = {};
-  name[0] = salt ? 1 : 0;
-  if (salt) std::memcpy(&name[1], &*salt, sizeof *salt);
-  tenant_[request.index()] = sha256_(name).prefix();
+  tenant_[request.index()] = tenant_name(sha256_, salt);
 }
 
 std::size_t TenantMarks::blocks_of(const KvRow& kv) const noexcept {

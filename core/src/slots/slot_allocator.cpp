@@ -6,6 +6,7 @@
 #include "containers/assert.hpp"
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
+#include "evict/tenant_ledger.hpp"
 #include "evict/victim_order.hpp"
 #include "hash/block_hash_index.hpp"
 #include "slots/state_forest.hpp"
@@ -45,6 +46,8 @@ struct SlotAllocator::Books {
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
       return static_cast<std::uint64_t>(books.blocks.last_use_tick(block_of(index)));
     }
+    [[nodiscard]] detail::TenantId tenant(std::uint32_t index) const { return books.options.block_owners->of(index); }
+    [[nodiscard]] std::int64_t bytes(std::uint32_t) const { return books.options.slot_owners->victim_bytes(); }
   };
   [[nodiscard]] static BlockId block_of(std::uint32_t index) noexcept {
     return BlockId{static_cast<std::int32_t>(index)};
@@ -68,6 +71,10 @@ struct SlotAllocator::Books {
   void assign_slots();
   void forget_hash(SlotId slot) noexcept;
   void detach(BlockId block);
+  void release(SlotId slot) {
+    slots.release(slot);
+    if (options.slot_owners != nullptr) options.slot_owners->give(slot.index());
+  }
 
   SlotPool& slots;
   BlockDirectory& blocks;
@@ -102,7 +109,8 @@ SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const Slo
       slot_of(static_cast<std::size_t>(directory.block_count())),
       held(static_cast<std::size_t>(pool.capacity_slots())),
       hash_to_slot(held.size()),
-      victims(traits_of(options.eviction.get())) {
+      victims(traits_of(options.eviction.get()),
+              options.block_owners != nullptr ? &options.block_owners->ledger() : nullptr) {
   if (options.eviction && (options.eviction->learning() || victims.strategy() != VictimStrategy::list))
     forest = std::make_unique<StateForest>(options.eviction, blocks, held.size(), options.kv_follows);
   victims.reserve(slot_of.size());
@@ -271,6 +279,7 @@ void SlotAllocator::Books::take_from_chosen() {
       [&](std::size_t i) {
         const SlotId slot = slot_of[chosen[i].index()];
         given.push_back(slot);
+        if (options.slot_owners != nullptr) options.slot_owners->give(slot.index());
         if (options.on_victim) options.on_victim(victim(chosen[i]));
         slots.set_tag(slot, {});
         forget_hash(slot);
@@ -291,6 +300,7 @@ void SlotAllocator::Books::assign_slots() {
     detail::prefetch(&held[given[i].index()]);  // for the hash and the offer that follow
     victims.prefetch(index_of(block));
     slots.set_owner(given[i], block.value());
+    if (options.slot_owners != nullptr) options.slot_owners->take(given[i].index());
     if (forest) forest->store(block);
     offer(block);
   }
@@ -311,7 +321,7 @@ void SlotAllocator::Books::detach(BlockId block) {
   victims.erase(candidates(), index_of(block));
   if (forest) rank_again(forest->lose(block));
   slot_of[block.index()] = SlotId{};
-  if (slots.lock_count(slot) == 0) return slots.release(slot);
+  if (slots.lock_count(slot) == 0) return release(slot);
   slots.set_tag(slot, {});
   slots.set_owner(slot, SlotPool::caller);
   held[slot.index()].orphan = true;
@@ -476,7 +486,7 @@ void SlotAllocator::unpin(SlotId slot) {
   if (slots_.lock_count(slot) > 0) return;
   if (books_->held[slot.index()].orphan) {
     books_->held[slot.index()].orphan = false;
-    slots_.release(slot);
+    books_->release(slot);
   } else if (slots_.owner(slot) != SlotPool::caller) {
     books_->offer(BlockId{slots_.owner(slot)});
   }
@@ -493,6 +503,7 @@ void SlotAllocator::reset() {
   if (slots_.free_slots() == slots_.capacity_slots()) slots_.reset();
   std::ranges::fill(books_->held, Books::Held{});
   std::ranges::fill(books_->slot_of, SlotId{});
+  if (books_->options.slot_owners != nullptr) books_->options.slot_owners->reset();
   books_->batch = 0;
   books_->hash_to_slot.clear();
   books_->victims.clear();

@@ -180,18 +180,15 @@ EvictResult PrefixTree::evict_closed_states(Freed& freed) {
   return result;
 }
 
-EvictResult PrefixTree::forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed) {
+EvictResult PrefixTree::forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed, NodeId end) {
+  require(contains(end), "end", end.index, "is not in the tree, or has been evicted");
   EvictResult result;
   const detail::RadixNodes& nodes = impl_->shape();
-  for (std::uint32_t node = 1; node < nodes.size(); ++node)
+  const auto forget = [&](std::uint32_t node) {
     if (nodes[node].pages > 0 && chosen(nodes.names().tag(nodes[node].name_space))) impl_->forget(node, freed, result);
-  return result;
-}
-
-EvictResult PrefixTree::forget(NodeId node, Freed& freed) {
-  require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
-  EvictResult result;
-  if (!node.is_root()) impl_->forget(node.index, freed, result);
+  };
+  if (!end.is_root()) forget(end.index);
+  for (std::uint32_t node = 1; end.is_root() && node < nodes.size(); ++node) forget(node);
   return result;
 }
 

@@ -25,6 +25,15 @@ Victim victim_of(const RadixNodes& nodes, const SlotPool& pool, std::uint32_t no
   return victim;
 }
 
+/// Of a leaf that is evicted, its tenant keeps the first pages that belong to its floor: they become a node.
+void cut_to_share(RadixNodes& nodes, const TreeVictims& victims, std::uint32_t leaf) noexcept {
+  const std::uint32_t pages = victims.takeable_pages(leaf);
+  if (pages >= nodes[leaf].pages) return;
+  // A leaf of two pages leaves a node to spare. No use of the upper part: it has no state, and goes next.
+  const std::uint32_t upper = nodes.split(leaf, nodes[leaf].pages - pages);
+  nodes[upper].tick = nodes[leaf].tick;
+}
+
 }  // namespace
 
 bool RadixTree::report_victim(std::uint32_t node, bool whole) const {
@@ -97,8 +106,10 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
 
 void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
   victims_.choose(node);
-  if (victims_.is_leaf(node)) return remove_leaf(node, freed, result);
-  remove_state(node, freed, result);
+  if (!victims_.is_leaf(node)) return remove_state(node, freed, result);
+  if (options_.owners != nullptr) [[unlikely]]
+    cut_to_share(nodes_, victims_, node);
+  remove_leaf(node, freed, result);
 }
 
 std::size_t RadixTree::peek_victims(VictimKind kind, std::span<Victim> out) {
@@ -113,6 +124,8 @@ void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result) {
     const auto leaf = victims_.next_leaf();
     if (!leaf) break;
     victims_.choose(*leaf);
+    if (options_.owners != nullptr) [[unlikely]]
+      cut_to_share(nodes_, victims_, *leaf);
     remove_leaf(*leaf, freed, result);
   }
   while (result.states < demand.states) {
@@ -129,7 +142,7 @@ void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result) {
     evict_node(*node, freed, result);
     if (!leaf || learning_ == nullptr || !learning_->observes_prompts()) continue;
     // A policy that learns from prompts counts the KV above a leaf, up to the next fork or state, as the leaf's.
-    while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0)
+    while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0 && options_.owners == nullptr)
       remove_leaf(std::exchange(above, nodes_[above].parent), freed, result);
   }
 }

@@ -93,7 +93,7 @@ RadixTree::RadixTree(PrefixTreeOptions options)
       pool_(options_.slots, SlotPool::Order::queue),
       learning_(options_.policy->learning()),
       nodes_(options_, learning_ != nullptr, arena_pages(options_)),
-      victims_(nodes_, pool_, *options_.policy, static_cast<std::size_t>(options_.slots)),
+      victims_(nodes_, pool_, options_),
       kv_(options_.kv_indices),
       events_(options_.on_kv_event, {.kind = options_.kv_event_hash,
                                      .block_size_tokens = options_.page_size,

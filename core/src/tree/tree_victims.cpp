@@ -15,15 +15,20 @@ constexpr int fallback_nodes_max = 256;
 
 }  // namespace
 
-TreeVictims::TreeVictims(RadixNodes& nodes, SlotPool& pool, EvictionPolicy& policy, std::size_t slots)
+TreeVictims::TreeVictims(RadixNodes& nodes, SlotPool& pool, const PrefixTreeOptions& options)
     : nodes_(nodes),
       pool_(pool),
-      policy_(policy),
-      learning_(policy.learning()),
-      ranks_states_(policy.traits().ranks_states || policy.traits().draws > 0),
-      leaves_(policy.traits()) {
-  if (ranks_states()) states_ = bare_ = VictimOrder<>(policy.traits());
-  states_.reserve(slots);
+      policy_(*options.policy),
+      learning_(policy_.learning()),
+      owners_(options.owners),
+      state_bytes_(options.memory.state_bytes),
+      ranks_states_(policy_.traits().ranks_states || policy_.traits().draws > 0) {
+  const TenantLedger* const ledger = owners_ != nullptr ? &owners_->ledger() : nullptr;
+  leaves_ = VictimOrder<LinkedRecency>(policy_.traits(), ledger);
+  const VictimTraits states = ranks_states() ? policy_.traits() : VictimTraits{.by_last_use = true};
+  states_ = VictimOrder<>(states, ledger);
+  if (ranks_states()) bare_ = VictimOrder<>(states, ledger);
+  states_.reserve(static_cast<std::size_t>(options.slots));
 }
 
 void TreeVictims::reserve(std::size_t nodes) {
@@ -107,7 +112,31 @@ std::optional<std::uint32_t> TreeVictims::next_state() {
   return owner(*slot);
 }
 
+TenantId TreeVictims::tenant(std::uint32_t node) const noexcept {
+  return owners_->of(static_cast<std::size_t>(nodes_.kv(node).front() / nodes_.tokens_of(1)));
+}
+
+std::int64_t TreeVictims::least_bytes(std::uint32_t node) const noexcept {
+  return (nodes_[node].slot >= 0 ? state_bytes_ : 0) + (is_leaf(node) ? owners_->bytes_each() : 0);
+}
+
+std::uint32_t TreeVictims::takeable_pages(std::uint32_t leaf) const noexcept {
+  const TenantId tenant = this->tenant(leaf);
+  const TenantLedger& ledger = owners_->ledger();
+  if (tenant == ledger.asker() || ledger[tenant].floor_bytes == 0) return nodes_[leaf].pages;
+  const std::int64_t bytes = ledger.takeable_bytes(tenant) - (nodes_[leaf].slot >= 0 ? state_bytes_ : 0);
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes / owners_->bytes_each(), nodes_[leaf].pages));
+}
+
+std::optional<std::uint32_t> TreeVictims::next_turn(std::optional<std::uint32_t> first,
+                                                    std::optional<std::uint32_t> second) const noexcept {
+  if (!first || !second) return first ? first : second;
+  const auto turn = [&](std::uint32_t node) { return owners_->ledger().turn(tenant(node), least_bytes(node)); };
+  return turn(*second) < turn(*first) ? second : first;
+}
+
 std::optional<std::uint32_t> TreeVictims::next_of_bytes() {
+  if (owners_ != nullptr) return next_turn(ranks_states() ? bare_.next(bare_leaves()) : next_leaf(), next_state());
   // A policy that ranks states ranks leaves with a state among them.
   const auto leaf = ranks_states() ? bare_.next(bare_leaves()) : next_leaf();
   return leaf ? leaf : next_state();

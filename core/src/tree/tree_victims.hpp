@@ -5,6 +5,7 @@
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
+#include "evict/tenant_ledger.hpp"
 #include "evict/victim_order.hpp"
 #include "tree/radix_nodes.hpp"
 
@@ -23,8 +24,8 @@ namespace stateport::detail {
 /// other policies, states go least recently used first.
 class TreeVictims {
  public:
-  /// `slots` is the size of `pool`. All three must outlive this.
-  TreeVictims(RadixNodes& nodes, SlotPool& pool, EvictionPolicy& policy, std::size_t slots);
+  /// The options have the policy and the owners of pages. All three must outlive this.
+  TreeVictims(RadixNodes& nodes, SlotPool& pool, const PrefixTreeOptions& options);
   TreeVictims(const TreeVictims&) = delete;
   TreeVictims& operator=(const TreeVictims&) = delete;
 
@@ -91,6 +92,8 @@ class TreeVictims {
 
   // The node that goes next: a leaf whole, any other without its KV.
   [[nodiscard]] std::optional<std::uint32_t> next_leaf() {
+    if (owners_ != nullptr) [[unlikely]]
+      return ranks_states() ? next_turn(bare_.next(bare_leaves()), leaves_.next(leaves())) : leaves_.next(leaves());
     if (ranks_states())
       if (const auto bare = bare_.next(bare_leaves())) return bare;
     return leaves_.next(leaves());
@@ -108,6 +111,8 @@ class TreeVictims {
   [[nodiscard]] std::optional<std::uint32_t> upcoming_leaf() const noexcept { return leaves_.upcoming(); }
 
   [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
+  /// Where tenants have shares: pages at the end of a leaf that the asking tenant may have evicted, with its state.
+  [[nodiscard]] std::uint32_t takeable_pages(std::uint32_t leaf) const noexcept;
   void clear() noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return leaves_.bytes() + bare_.bytes(); }
   /// Throws std::logic_error naming the first violation. O(nodes + slots).
@@ -123,6 +128,9 @@ class TreeVictims {
       return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.ranks_states());
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return node(index).tick; }
+    [[nodiscard]] TenantId tenant(std::uint32_t index) const noexcept { return victims.tenant(index); }
+    [[nodiscard]] std::int64_t bytes(std::uint32_t index) const noexcept { return victims.least_bytes(index); }
     void fetch(std::uint32_t index, VictimFetch what) const noexcept { victims.fetch(index, what); }
   };
   /// Those of bare_.
@@ -133,6 +141,8 @@ class TreeVictims {
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return victims.nodes_[index].tick; }
+    [[nodiscard]] TenantId tenant(std::uint32_t index) const noexcept { return victims.tenant(index); }
+    [[nodiscard]] std::int64_t bytes(std::uint32_t index) const noexcept { return victims.least_bytes(index); }
   };
   /// Those of states_, by slot.
   struct States {
@@ -148,6 +158,10 @@ class TreeVictims {
     [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept {
       return victims.pool_.last_use_tick(SlotId{static_cast<std::int32_t>(slot)});
     }
+    [[nodiscard]] TenantId tenant(std::uint32_t slot) const noexcept { return victims.tenant(victims.owner(slot)); }
+    [[nodiscard]] std::int64_t bytes(std::uint32_t slot) const noexcept {
+      return victims.least_bytes(victims.owner(slot));
+    }
     void fetch(std::uint32_t slot, VictimFetch what) const noexcept {
       if (has_owner(slot)) victims.fetch(victims.owner(slot), what);
     }
@@ -160,6 +174,13 @@ class TreeVictims {
     return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(slot)}));
   }
   [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept;
+  // Where tenants have shares.
+  [[nodiscard]] TenantId tenant(std::uint32_t node) const noexcept;
+  /// The bytes that the eviction of a candidate frees at least: its state, and the last page of a leaf.
+  [[nodiscard]] std::int64_t least_bytes(std::uint32_t node) const noexcept;
+  /// Of two candidates the one whose turn it is, else the first.
+  [[nodiscard]] std::optional<std::uint32_t> next_turn(std::optional<std::uint32_t> first,
+                                                       std::optional<std::uint32_t> second) const noexcept;
   void fetch(std::uint32_t node, VictimFetch what) const noexcept;
   void rank_path_again(std::uint32_t node) noexcept;
   /// Adds the lengths that a LearningPolicy ranks by.
@@ -171,7 +192,9 @@ class TreeVictims {
   RadixNodes& nodes_;
   SlotPool& pool_;
   EvictionPolicy& policy_;
-  LearningPolicy* learning_;  ///< the policy, if it learns
+  LearningPolicy* learning_;    ///< the policy, if it learns
+  const TenantOwners* owners_;  ///< of pages; null: tenants have no shares
+  std::int64_t state_bytes_;
   bool ranks_states_;
   VictimOrder<LinkedRecency> leaves_;  ///< by node; with a state, if the policy ranks states
   VictimOrder<> bare_;                 ///< by node: leaves without a state, if the policy ranks states

@@ -32,6 +32,7 @@ class FrugalCache final : public RequestCache {
     if (cache_->tiers() != nullptr) tiers_ = std::make_unique<Tiers>(*cache_->tiers());
     epochs_ = std::make_unique<Epochs>(cache_->epochs());
     if (cache_->arena() != nullptr) arena_ = std::make_unique<Arena>(*cache_->arena());
+    if (cache_->tenants() != nullptr) tenants_ = std::make_unique<Tenants>(*cache_->tenants());
   }
 
   std::optional<StartedRequest> start(const Prompt& prompt) override {
@@ -66,6 +67,7 @@ class FrugalCache final : public RequestCache {
   CacheTiers* tiers() noexcept override { return tiers_.get(); }
   CacheArena* arena() noexcept override { return arena_.get(); }
   CacheEpochs& epochs() noexcept override { return *epochs_; }
+  CacheTenants* tenants() noexcept override { return tenants_.get(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }
@@ -140,10 +142,31 @@ class FrugalCache final : public RequestCache {
     CacheArena& arena_;
   };
 
+  class Tenants final : public CacheTenants {
+   public:
+    explicit Tenants(CacheTenants& tenants) : tenants_(tenants) {}
+    void set_quota(const TenantQuota& quota) override {
+      // The text of an error allocates.
+      try {
+        frugal([&] { tenants_.set_quota(quota); });
+      } catch (const std::bad_alloc&) {
+        CHECK_THROWS_AS(tenants_.set_quota(quota), InvalidArgument);
+        tenants_.set_quota(quota);
+      }
+    }
+    TenantUsage usage(const std::optional<NameKey>& salt) const override {
+      return frugal([&] { return tenants_.usage(salt); });
+    }
+
+   private:
+    CacheTenants& tenants_;
+  };
+
   std::unique_ptr<RequestCache> cache_;
   std::unique_ptr<Tiers> tiers_;
   std::unique_ptr<Epochs> epochs_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Tenants> tenants_;
 };
 
 }  // namespace stateport::test

@@ -13,6 +13,29 @@
 namespace stateport::test {
 namespace {
 
+/// The name of a tenant.
+const std::string& salted() {
+  static const std::string long_name(1500, 'n');
+  return long_name;
+}
+
+/// Of the tenant with a name, or of the one without. False: the quota was too large.
+bool set_quota(Random& random, RequestCache& cache) {
+  TenantQuota quota;
+  if (random.chance(50)) quota.salt = salted();
+  const std::int64_t bytes = cache.options().memory.of(cache.options().kv_tokens, 0);
+  if (random.chance(70)) quota.floor_bytes = random.between(0, bytes);
+  if (random.chance(50)) quota.most_bytes = quota.floor_bytes + random.between(0, bytes);
+  const TenantUsage before = cache.tenants()->usage(quota.salt);
+  try {
+    cache.tenants()->set_quota(quota);
+  } catch (const InvalidArgument&) {
+    REQUIRE(cache.tenants()->usage(quota.salt) == before);
+    return false;
+  }
+  return true;
+}
+
 bool is_load(const Transfer& transfer) {
   return transfer.kind == Transfer::Kind::load;
 }
@@ -76,6 +99,7 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
     draw_columns(random, options, mode);
   else
     draw_slots(random, options, layout);
+  if (random.chance(25)) options.tenant_quotas = random.between32(1, 2);
   return options;
 }
 
@@ -123,6 +147,7 @@ void RandomEngine::join(const RandomEngine& other) {
 }
 
 void RandomEngine::step() {
+  if (cache_->tenants() != nullptr && random_.chance(5)) quotas += set_quota(random_, *cache_);
   const std::int64_t dice = random_.between(0, 19);
   if (dice < 4) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
@@ -213,7 +238,8 @@ RandomEngine::Old RandomEngine::random_prompt() {
   if (prompt.tokens.size() > 60) prompt.tokens.resize(60);
   if (options_.tiers.kv_elsewhere != nullptr) return prompt;
   const std::int64_t tokens = std::ssize(prompt.tokens);
-  if (random_.chance(marked_ != nullptr ? 50 : 15)) prompt.names.tenant = random_.between32(0, 2);
+  const bool many = marked_ != nullptr || options_.tenant_quotas > 0;
+  if (random_.chance(many ? 50 : 15)) prompt.names.tenant = random_.between32(0, 2);
   if (random_.chance(10)) prompt.names.media_at = random_.between(-1, tokens - 1);
   if (prompt.names.media_at >= tokens) prompt.names.media_at = -1;
   return prompt;
@@ -261,8 +287,7 @@ std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearc
                                                   std::span<const std::int64_t> named) {
   const auto& [prompt, names] = wanted;
   Namespace tenant;
-  static const std::string long_name(1500, 'n');
-  if (names.tenant == 1) tenant.salt = long_name;
+  if (names.tenant == 1) tenant.salt = salted();
   if (names.tenant == 2) tenant.extra_key = "two";
   const std::array media = {MediaKey{.id = "image", .first_token = names.media_at},
                             MediaKey{.id = "its sound", .first_token = names.media_at}};

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -70,6 +71,7 @@ class RandomEngine {
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
   [[nodiscard]] const ArenaWorld* arena() const noexcept { return arena_ ? &*arena_ : nullptr; }
+  std::int64_t quotas = 0;      ///< that were set
   std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
 
  private:

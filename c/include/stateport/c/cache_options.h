@@ -132,6 +132,8 @@ typedef struct stateport_request_cache_options {
   /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
   /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
   stateport_flag scrub;
+  /// Tenants that can have a quota at a time, at most 64; 0: none. See cache_tenants.h.
+  int32_t tenant_quotas;
   const stateport_tier_options* tiers;  ///< the tiers below the device; null: none
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;

@@ -34,6 +34,7 @@
 #include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/cache_arena.h>     // IWYU pragma: export
 #include <stateport/c/cache_epochs.h>    // IWYU pragma: export
+#include <stateport/c/cache_tenants.h>   // IWYU pragma: export
 #include <stateport/c/cache_tiers.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export

@@ -29,8 +29,8 @@ typedef struct stateport_eviction_options {
   size_t size;
   int32_t order;               ///< stateport_eviction
   int32_t samples;             ///< hix: candidates drawn in turn for a victim; 0: 24; -1: all are compared
-  int64_t state_bytes;         ///< hix, gdsf, budgets: memory of a state; 0: 4,096 times that of a token's KV
-  int64_t kv_bytes_per_token;  ///< hix, gdsf, budgets; 0 with state_bytes
+  int64_t state_bytes;         ///< hix, gdsf, budgets, quotas: of a state; 0: 4,096 times that of a token's KV
+  int64_t kv_bytes_per_token;  ///< hix, gdsf, budgets, quotas; 0 with state_bytes
   /// hix, gdsf: the cost that a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from
   /// * from). From 0 to 1e100 each; both 0: tokens count, linear is 1.
   double benefit_linear;

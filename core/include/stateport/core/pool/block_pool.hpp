@@ -12,6 +12,9 @@
 #include <vector>
 
 namespace stateport {
+namespace detail {
+class TenantOwners;
+}
 
 /// The fate of a registered block at ref 0. (Megatron-LM's policies lru and ref_zero.)
 enum class UnreferencedBlocks : std::uint8_t {
@@ -30,6 +33,9 @@ struct BlockPoolOptions {
   /// of registered children; all else is 0, so `priority` equals lru. A learning policy is refused, because a block
   /// pool knows no prompts.
   std::shared_ptr<EvictionPolicy> eviction;
+  /// Set by a RequestCache with tenant_quotas alone: whose the blocks are. evict() then spares the content that the
+  /// asking tenant may not have evicted; the accounts are those of before the call, so it is asked for one block.
+  const detail::TenantOwners* owners = nullptr;
 };
 
 /// Bookkeeping of KV blocks, after Megatron-LM's block allocator:

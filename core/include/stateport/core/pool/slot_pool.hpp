@@ -96,7 +96,7 @@ class SlotPool {
     require(owner >= caller, "owner", owner, "must be a number of the index, or caller");
     owned(slot).owner = owner;
   }
-  [[nodiscard]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
+  [[nodiscard, gnu::always_inline]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
   void set_tag(SlotId slot, const StateTag& tag) { owned(slot).tag = tag; }
   [[nodiscard]] const StateTag& tag(SlotId slot) const { return owned(slot).tag; }
   /// The state was used now. A slot that was just handed out has tick 0.
@@ -135,7 +135,7 @@ class SlotPool {
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
   void require_range(const NumberRange& range, bool closed) const;
-  [[nodiscard]] const Slot& owned(SlotId slot) const {
+  [[nodiscard, gnu::always_inline]] const Slot& owned(SlotId slot) const {
     require(slot.valid() && slot.value() < capacity_slots_, "slot", slot, "is out of range");
     const Slot& entry = slots_[slot.index()];
     require(entry.owner != nobody, "slot", slot, "is free");

@@ -115,6 +115,9 @@ struct ColumnLayout {
   std::int64_t tail_tokens = 0;
 };
 
+/// RequestCacheOptions::tenant_quotas.
+inline constexpr std::int32_t tenant_quotas_max = 64;
+
 struct RequestCacheOptions {
   CacheIndex index = CacheIndex::hash;
   std::variant<SlotLayout, ColumnLayout> layout;  ///< of states in the engine's stores
@@ -149,6 +152,9 @@ struct RequestCacheOptions {
   /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
   /// StateTiersOptions.
   bool scrub = false;
+  /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each costs some
+  /// 30 bytes for each KV block or page and each state. Bytes are counted by `memory`.
+  std::int32_t tenant_quotas = 0;
   /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;

@@ -62,6 +62,40 @@ class CacheArena {
   ~CacheArena() = default;
 };
 
+/// The memory of the device that a tenant has: the bytes that TenantQuota counts.
+struct TenantUsage {
+  std::int64_t kv_bytes = 0;
+  std::int64_t state_bytes = 0;
+
+  friend bool operator==(const TenantUsage&, const TenantUsage&) = default;
+};
+
+/// Shares of tenants in the memory of the device. A quota is a rule of eviction: it moves nothing, and reserves nothing
+/// that its tenant does not use. Not thread-safe, as its cache.
+///
+/// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less, even
+/// if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its content within
+/// the floor only if nothing else can be evicted.
+///
+/// Limit. Content of a tenant with more than most_bytes is evicted before all other content. Each commit and each end
+/// evicts its content until it has no more than that, or its running requests hold the rest, even while memory is free.
+///
+/// All other victims compete by the eviction policy, whoever has them. Tiers below the device know no shares.
+class CacheTenants {
+ public:
+  /// Sets the quota of a tenant, also while requests run. Content that is cached already counts; the next commit or end
+  /// brings it down to the limit. A floor and a limit of 0 take the quota back. Throws InvalidArgument, and changes
+  /// nothing, for negative numbers, a limit below the floor, more tenants than RequestCacheOptions::tenant_quotas, and
+  /// floors that together could leave less than the KV and the state of one request of max_request_tokens: of the
+  /// memory that KV and states share, of kv_tokens, and of the states (in columns: of each group). O(all).
+  virtual void set_quota(const TenantQuota& quota) = 0;
+  /// Of any tenant. O(1) for one with a quota, else O(all).
+  [[nodiscard]] virtual TenantUsage usage(const std::optional<NameKey>& salt) const = 0;
+
+ protected:
+  ~CacheTenants() = default;
+};
+
 /// The cache of KV and recurrent states as an engine sees it: one interface for each index and each layout.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
@@ -189,6 +223,9 @@ class RequestCache {
   /// The memory that KV and states share; nullptr without SlotLayout::arena.
   [[nodiscard]] virtual CacheArena* arena() noexcept = 0;
 
+  /// The shares of tenants; nullptr without RequestCacheOptions::tenant_quotas.
+  [[nodiscard]] virtual CacheTenants* tenants() noexcept = 0;
+
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
   /// begin again. While a request runs or a transfer is under way it forgets all namespaces instead, as
@@ -214,6 +251,7 @@ class RequestCache {
 ///   max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout;
 /// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
 /// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
+/// - tenant_quotas outside [0, tenant_quotas_max];
 /// - slots: checkpoints, an alignment, tail_tokens or a budget that is negative, tail_tokens with placement every,
 ///   breakpoint_saves outside [0, breakpoints_max], separate_checkpoints without checkpoints, decode_checkpoint_tokens
 ///   or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index hash or with placement

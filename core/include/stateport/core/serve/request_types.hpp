@@ -33,6 +33,15 @@ enum class PromptSearch : std::uint8_t {
   device       ///< nothing is loaded: the request can run at once
 };
 
+/// The share of a tenant in the memory of the device. Bytes are counted by RequestCacheOptions::memory: of KV and
+/// states together, cached or held by running requests. States of running requests count where they lie among
+/// checkpoints. In columns a block of states counts as the state's bytes, divided by the number of groups.
+struct TenantQuota {
+  std::optional<NameKey> salt;   ///< names the tenant: Namespace::salt
+  std::int64_t floor_bytes = 0;  ///< that no other tenant can take
+  std::int64_t most_bytes = 0;   ///< 0: no limit; else at least floor_bytes
+};
+
 /// Positions that one prompt can name (Prompt::breakpoints).
 inline constexpr std::size_t breakpoints_max = 8;
 

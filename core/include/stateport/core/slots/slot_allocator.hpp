@@ -18,6 +18,9 @@
 #include <span>
 
 namespace stateport {
+namespace detail {
+class TenantOwners;
+}
 
 /// A state that a SlotAllocator evicts.
 struct SlotVictim {
@@ -38,6 +41,10 @@ struct SlotAllocatorOptions {
   /// The caller drops the KV that only an evicted state needed, as one memory for both wants: hix then counts it
   /// with the state.
   bool kv_follows = false;
+  /// Set by a RequestCache with tenant_quotas alone, both or none: whose the blocks are, and whose the slots, which the
+  /// allocator keeps. Victims are then those that the asking tenant may have evicted; each call asks for one slot.
+  const detail::TenantOwners* block_owners = nullptr;
+  detail::TenantOwners* slot_owners = nullptr;
 };
 
 /// The slots that a batch of blocks needs, and those that can be had: `available` slots are free or can be evicted.

@@ -148,11 +148,9 @@ class PrefixTree {
   EvictResult evict_closed_states(Freed& freed);
 
   /// Evicts all nodes and states of the chosen namespaces but for locked ones. `chosen` is asked by the
-  /// PrefixInsert::name_tag of their inserts. The policy does not choose these victims. O(nodes).
-  EvictResult forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed);
-  /// Evicts the node and those above it, up to one that is locked or continues elsewhere. Refuses a node that has been
-  /// evicted. O(nodes of the path).
-  EvictResult forget(NodeId node, Freed& freed);
+  /// PrefixInsert::name_tag of their inserts. The policy does not choose these victims. `end`: only of the path to this
+  /// node, from its end on; the root: of all. Refuses a node that has been evicted. O(nodes), or O(nodes of the path).
+  EvictResult forget(const std::function<bool(std::uint64_t)>& chosen, Freed& freed, NodeId end = {});
 
   /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
   /// never evicted: locking it locks nothing. O(nodes of the path).

@@ -22,6 +22,9 @@
 
 /// Options, inputs and outputs of a PrefixTree. Plain data.
 namespace stateport {
+namespace detail {
+class TenantOwners;
+}
 
 /// Names a node of a PrefixTree. An index is used again after an eviction, with another generation: the id of an
 /// evicted node is recognised and refused.
@@ -110,6 +113,9 @@ struct PrefixTreeOptions {
   std::function<void(const KvEvent&)> on_kv_event;
   BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< the hash by which events name blocks
   std::uint64_t kv_event_hash_seed = 0;                 ///< see BlockHasherOptions::seed
+  /// Set by a RequestCache with tenant_quotas alone: whose the pages of KV are. Victims are then those that the asking
+  /// tenant may have evicted; the accounts are those of before the call, so each call asks for one victim.
+  const detail::TenantOwners* owners = nullptr;
 };
 
 /// The answer of a lookup: the deepest node that has a state.
