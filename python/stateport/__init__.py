@@ -34,6 +34,7 @@ from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
 from stateport.copier import SlotCopier
+from stateport.elastic import ElasticMemory, ElasticStore, ElasticStoreInfo, ElasticUsage, MemoryMover
 from stateport.errors import (
     BackendError,
     ClosedError,
@@ -100,6 +101,10 @@ __all__ = [
     "ClosedError",
     "ColumnLayout",
     "DeviceArray",
+    "ElasticMemory",
+    "ElasticStore",
+    "ElasticStoreInfo",
+    "ElasticUsage",
     "EndedRequests",
     "Error",
     "Eviction",
@@ -124,6 +129,7 @@ __all__ = [
     "Lock",
     "Match",
     "MediaKey",
+    "MemoryMover",
     "MemoryPlan",
     "ModelLayout",
     "MooncakeStore",
