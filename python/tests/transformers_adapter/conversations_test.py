@@ -20,6 +20,7 @@ from stateport.tiers import StateTiers  # noqa: E402
 from stateport.transformers import PrefixCache, Served, Tiers, probe  # noqa: E402
 
 LONGEST = 120
+SHORT = 48  # so that little memory is enough, and tiers get the rest
 CONVERSATIONS = 26
 
 
@@ -75,9 +76,9 @@ def test_tiers_and_a_restart_give_the_same_answers(architecture: str, tmp_path: 
         folder = tmp_path / str(seed)
         model = tiny_model(architecture, seed)
         layout = probe(model)
-        witness, source = Witness(model), Conversations(seed, LONGEST)
-        tiers = Tiers(host_bytes=12 * layout.state_spec().image_bytes, folder=folder, file_bytes="16 MiB")
-        options = {"tiers": tiers, **budget(layout, page_tokens=8)}
+        witness, source = Witness(model), Conversations(seed, SHORT)
+        tiers = Tiers(host_bytes=24 * layout.state_spec().image_bytes, folder=folder, file_bytes="16 MiB")
+        options = {"tiers": tiers, **budget(layout, page_tokens=8, longest=SHORT + 8)}
         with PrefixCache(model, **options) as cache:
             converse(cache, witness, source, CONVERSATIONS)
             stats, host, file = cache.stats(), cache.tier_usage("host"), cache.tier_usage("file")
