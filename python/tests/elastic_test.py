@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(sp.backend() != "OpenMP", reason="the test reads
 
 def make_stores(granules: int = GRANULES) -> tuple[sp.ElasticMemory, sp.ElasticStore, sp.ElasticStore]:
     memory = sp.ElasticMemory(granules * PAGE)
-    return memory, sp.ElasticStore(memory, SPEC, BLOCKS), sp.ElasticStore(memory, SPEC, CHECKPOINTS, layout="slot_major")
+    kv = sp.ElasticStore(memory, SPEC, BLOCKS)
+    return memory, kv, sp.ElasticStore(memory, SPEC, CHECKPOINTS, layout="slot_major")
 
 
 def make_cache(granules: int = GRANULES, arena: sp.Arena | None = None, **options: Any) -> sp.RequestCache:

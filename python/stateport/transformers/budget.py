@@ -38,8 +38,8 @@ class Tiers:
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """The smallest run of states, or of pages, whose memory comes and goes by itself. count: of them. bytes: of physical
-    memory."""
+    """The smallest run of states, or of pages, whose memory comes and goes by itself. count: of them. bytes: of
+    physical memory."""
 
     count: int
     bytes: int
@@ -75,8 +75,8 @@ def parse_bytes(name: str, value: int | str) -> int:
 def cut(memory: int, *, states: Extent, pages: Extent, page_tokens: int, requests: int, max_tokens: int | None,
         model_tokens: int) -> Cut:
     """How much of `memory` states can have at most, and how much KV. Memory that stays with states holds one of each
-    request and one more; memory that stays with KV holds one request and the page that is never used. A request has half of all memory
-    at most, unless max_tokens says how long it is.
+    request and one more; memory that stays with KV holds one request and the page that is never used. A request has
+    half of all memory at most, unless max_tokens says how long it is.
 
     Raises InvalidArgument if there is no room for one page of a request."""
     # The cache keeps a 64th of an arena free, and two extents of each kind at least.
@@ -85,8 +85,8 @@ def cut(memory: int, *, states: Extent, pages: Extent, page_tokens: int, request
     if of_request < pages.least(2):
         fixed = of_states + pages.least(2) * pages.bytes
         least = max(fixed + free, -(-64 * fixed // 63))
-        raise InvalidArgument(f"memory is {memory:,} bytes, and must be at least {least:,}: {requests + 1} states and 2 "
-                              "pages that stay, and 2 of each that are kept free, in runs of "
+        raise InvalidArgument(f"memory is {memory:,} bytes, and must be at least {least:,}: {requests + 1} states and "
+                              "2 pages that stay, and 2 of each that are kept free, in runs of "
                               f"{states.count} states ({states.bytes:,} bytes) and {pages.count} pages "
                               f"({pages.bytes:,} bytes)")
     fitting = (of_request - pages.least(0)) * pages.count - 1

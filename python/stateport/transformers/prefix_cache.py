@@ -39,8 +39,9 @@ class PrefixCache:
 
     memory: bytes for states and KV together, on the model's device: it moves between them as prompts need it. tiers:
     where both go when it is full. page_tokens: KV is kept, and prompts are matched, in pages of this size; None: 1, and
-    16 with tiers. max_tokens: of one prompt with its answer; longer ones run without the cache, and memory for the KV of
-    one never becomes memory for states; None: as long as the model allows, and half of memory. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward
+    16 with tiers. max_tokens: of one prompt with its answer; longer ones run without the cache, and memory for the KV
+    of one never becomes memory for states; None: as long as the model allows, and half of memory. requests: that run at
+    a time; others run without the cache. chunk_tokens: of a prompt, in one forward
     pass. speed: how long passes and loads take, where an operator knows; None: it is measured. skip_slow_hits: a hit of
     `generate` and `stream` is not taken if it takes longer than one pass over the whole prompt; False: every hit is
     taken. eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a
@@ -55,8 +56,8 @@ class PrefixCache:
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096, speed: Speed | None = None,
-                 skip_slow_hits: bool = True, eviction: str = "hix",
-                 hash_seed: int | None = None, scrub: bool = False) -> None:
+                 skip_slow_hits: bool = True, eviction: str = "hix", hash_seed: int | None = None,
+                 scrub: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -77,8 +78,9 @@ class PrefixCache:
             self.clock = Clock(self.layout.device)
             self._skip_slow_hits = skip_slow_hits
             self.last: Served | None = None
-            self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests, page_tokens=self.page_tokens,
-                                  eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
+            self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests,
+                                  page_tokens=self.page_tokens, eviction=eviction, tiers=tiers, hash_seed=hash_seed,
+                                  scrub=scrub)
             undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------

@@ -112,7 +112,8 @@ class Stores:
         extent = next(filter(self.states.is_mapped, range(states.extents)))
         mapped = next(filter(self.pages.is_mapped, range(pages.extents)))
         first = mapped * pages.extent_count * self._page_tokens
-        held = np.arange(first, min(first + pages.extent_count * self._page_tokens, self.pages.slots * self._page_tokens))
+        end = min((mapped + 1) * pages.extent_count, self.pages.slots) * self._page_tokens
+        held = np.arange(first, end)
         return self.restore(extent * states.extent_count, np.resize(held, tokens))
 
     def restore(self, slot: int, kv: np.ndarray[Any, Any]) -> DynamicCache:

@@ -30,7 +30,8 @@ def test_sizes_are_bytes_or_text() -> None:
             parse_bytes("memory", value)  # type: ignore[arg-type]
 
 
-def arena_cache(memory: int, states: Extent, pages: Extent, page_tokens: int, requests: int, found: Cut) -> sp.RequestCache:
+def arena_cache(memory: int, states: Extent, pages: Extent, page_tokens: int, requests: int,
+                found: Cut) -> sp.RequestCache:
     layout = sp.SlotLayout(1, found.checkpoints, arena=sp.Arena(
         memory, pages.count, pages.bytes, states.count, states.bytes))
     return sp.RequestCache("tree", layout, max_requests=requests, max_request_tokens=found.request_tokens,
@@ -60,7 +61,8 @@ def test_a_cut_has_the_most_that_a_cache_can_hold() -> None:
         # Neither part could use more memory, beside the least of the other.
         of_states = states.least(requests + 1) * states.bytes
         of_kv = pages.least(found.request_tokens // page_tokens + 1) * pages.bytes
-        for extent, numbers, other in ((states, found.checkpoints + requests, of_kv), (pages, found.pages + 1, of_states)):
+        for extent, numbers, other in ((states, found.checkpoints + requests, of_kv),
+                                       (pages, found.pages + 1, of_states)):
             used = numbers // extent.count * extent.bytes
             assert numbers % extent.count == 0 and used + other <= memory < used + other + extent.bytes, where
         if found.request_tokens + page_tokens <= wanted and options["max_tokens"]:  # memory is the limit

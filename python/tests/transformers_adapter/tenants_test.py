@@ -73,7 +73,8 @@ def serve(cache: PrefixCache, prompt: tuple[int, ...], tenant: sp.Namespace | No
 def converse(model: Any, scrub: bool, seed: int) -> Watch:
     draw = random.Random(seed)
     page = draw.choice([1, 4])
-    with PrefixCache(model, **budget(probe(model), states=6, tokens=160, page_tokens=page, longest=70), scrub=scrub) as cache:
+    options = budget(probe(model), states=6, tokens=160, page_tokens=page, longest=70)
+    with PrefixCache(model, **options, scrub=scrub) as cache:
         watch = Watch(cache)
         prompts = [tuple(draw.randrange(3, 9) for _ in range(draw.randint(1, 60))) for _ in range(3)]
         served: dict[Any, list[tuple[int, ...]]] = {}

@@ -28,7 +28,8 @@ def budget(layout: CacheLayout, *, states: int = 0, tokens: int = 0, page_tokens
     """Options of a PrefixCache that serves requests of up to `longest` tokens, and has room for `states` states and
     `tokens` tokens of KV beside the least memory for that."""
     granularity = granularity_bytes(layout)
-    of_states, of_pages = (extent_of(spec, granularity) for spec in (layout.state_spec(), layout.page_spec(page_tokens)))
+    of_states = extent_of(layout.state_spec(), granularity)
+    of_pages = extent_of(layout.page_spec(page_tokens), granularity)
     least = (of_states.least(requests + 1) * of_states.bytes + 2 * (of_states.bytes + of_pages.bytes)
              + of_pages.least(longest // page_tokens + 1) * of_pages.bytes)
     return {"memory": least + states * state_bytes(layout) + tokens * kv_bytes_per_token(layout),
