@@ -9,6 +9,7 @@
 /// that take one enqueue work and do not wait.
 #include <stateport/c/align.h>           // IWYU pragma: export
 #include <stateport/c/core.h>            // IWYU pragma: export
+#include <stateport/c/elastic.h>         // IWYU pragma: export
 #include <stateport/c/file_tier.h>       // IWYU pragma: export
 #include <stateport/c/handover.h>        // IWYU pragma: export
 #include <stateport/c/parts.h>           // IWYU pragma: export

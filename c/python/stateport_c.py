@@ -341,6 +341,11 @@ FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=INT64S, count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
+ElasticOptions = struct("ElasticOptions", limit_bytes=c_uint64, granularity_bytes=c_uint64, huge_pages=FLAG)
+ElasticUsage = struct("ElasticUsage", granularity_bytes=c_uint64, limit_bytes=c_uint64, mapped_bytes=c_uint64,
+                      held_bytes=c_uint64)
+ElasticStoreInfo = struct("ElasticStoreInfo", extent_count=c_int32, extents=c_int32, extent_bytes=c_int64,
+                          fixed_bytes=c_int64, mapped_extents=c_int32)
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_void_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
@@ -473,14 +478,18 @@ FUNCTIONS = {
     "slot_allocator_slot_of": "pip", "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz",
     "slot_allocator_note_served": "pp", "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp",
     "slot_allocator_withdraw": "pi", "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip",
-    "slot_allocator_unpin": "pi", "slot_allocator_check": "p", "file_tier_create": "pp", "file_tier_destroy": "p",
-    "file_tier_describe": "pp", "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz",
-    "file_tier_read": "puppz", "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp",
-    "file_tier_remove": "ppz", "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up",
-    "remote_objects_destroy": "p", "remote_store_in_process": "ppip", "remote_store_valkey": "pp",
-    "remote_store_mooncake": "pp", "remote_store_callbacks": "pp", "remote_store_destroy": "p",
-    "remote_store_register": "ppz", "remote_store_unregister": "ppz", "remote_store_put": "ppz",
-    "remote_store_get": "ppz", "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
+    "slot_allocator_unpin": "pi", "slot_allocator_check": "p", "elastic_memory_create": "pp",
+    "elastic_memory_destroy": "p", "elastic_memory_usage": "pp", "elastic_store_create": "ppppp",
+    "elastic_store_describe": "pp", "elastic_store_is_mapped": "pip", "elastic_store_map": "pi",
+    "elastic_store_unmap": "pi", "memory_mover_create": "pppp", "memory_mover_destroy": "p",
+    "memory_mover_carry_out": "pppip", "file_tier_create": "pp", "file_tier_destroy": "p", "file_tier_describe": "pp",
+    "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz", "file_tier_read": "puppz",
+    "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp", "file_tier_remove": "ppz",
+    "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up", "remote_objects_destroy": "p",
+    "remote_store_in_process": "ppip", "remote_store_valkey": "pp", "remote_store_mooncake": "pp",
+    "remote_store_callbacks": "pp", "remote_store_destroy": "p", "remote_store_register": "ppz",
+    "remote_store_unregister": "ppz", "remote_store_put": "ppz", "remote_store_get": "ppz",
+    "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
     "remote_store_describe": "pp", "remote_store_describe_valkey": "pp", "image_bytes": "pp",
     "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp", "state_tiers_check": "p",
     "state_tiers_begin_transfers": "ppppz", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",

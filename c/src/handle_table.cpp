@@ -49,6 +49,10 @@ std::string_view name(Kind kind) noexcept {
       return "request cache";
     case Kind::step_committer:
       return "step committer";
+    case Kind::elastic_memory:
+      return "elastic memory";
+    case Kind::memory_mover:
+      return "memory mover";
     case Kind::state_tiers:
       return "state tiers";
     case Kind::file_tier:

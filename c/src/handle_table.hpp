@@ -32,6 +32,8 @@ enum class Kind : std::uint8_t {
   image_cache,
   request_cache,
   step_committer,
+  elastic_memory,
+  memory_mover,
   state_tiers,
   file_tier,
   remote_objects,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/elastic_resource.hpp>
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/kernels/elastic_store.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -17,12 +19,26 @@
 
 namespace stateport::c {
 
+struct ElasticObject final : Object {
+  static constexpr Kind kind = Kind::elastic_memory;
+  explicit ElasticObject(const ElasticResource::Options& options) : Object(kind), resource(options) {}
+
+  ElasticResource resource;  ///< thread-safe
+};
+
 struct StoreObject final : Object {
   static constexpr Kind kind = Kind::store;
   StoreObject(std::unique_ptr<MemoryResource> memory, const StateSpec& spec, const StoreOptions& options,
               const Stream& stream)
       : Object(kind), resource(std::move(memory)), store(*resource, spec, options, stream) {}
   explicit StoreObject(StateStore&& view) : Object(kind), store(std::move(view)) {}
+  /// A view of an elastic store.
+  StoreObject(std::shared_ptr<ElasticObject> memory, const StateSpec& spec, const StoreOptions& options,
+              const Stream& stream)
+      : Object(kind),
+        elastic_memory(std::move(memory)),
+        elastic(std::make_unique<ElasticStore>(elastic_memory->resource, spec, options, stream)),
+        store(StateStore::view(elastic->store().tensors(), options.slots)) {}
 
   /// Within the store. Made when something is copied or cleared for the first time: a store that only describes memory
   /// takes none of the device.
@@ -32,6 +48,9 @@ struct StoreObject final : Object {
   }
 
   std::unique_ptr<MemoryResource> resource;  ///< null for a view
+  std::shared_ptr<ElasticObject> elastic_memory;
+  std::unique_ptr<ElasticStore> elastic;  ///< null where all slots have memory
+  bool has_mover = false;                 ///< which maps and unmaps extents
   StateStore store;
   std::optional<SlotCopier> own_copier;
   std::vector<SlotCopy> plan;

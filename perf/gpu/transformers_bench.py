@@ -202,7 +202,7 @@ class Bench:
         states = (2 * longest // min(options.get("chunk_tokens", 4096), longest) + 16) * state_bytes(layout)
         kv = 3 * longest * kv_bytes_per_token(layout)
         with self._stateport.transformers.PrefixCache(
-                self.model, memory=states + kv, state_share=states / (states + kv), max_tokens=longest,
+                self.model, memory=2 * (states + kv), max_tokens=longest,
                 **{"chunk_tokens": 4096, **options}) as cache:
             yield cache
 

@@ -36,6 +36,7 @@ from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
 from stateport.copier import SlotCopier
+from stateport.elastic import ElasticMemory, ElasticStore, ElasticStoreInfo, ElasticUsage, MemoryMover
 from stateport.errors import (
     BackendError,
     ClosedError,
@@ -103,6 +104,10 @@ __all__ = [
     "ClosedError",
     "ColumnLayout",
     "DeviceArray",
+    "ElasticMemory",
+    "ElasticStore",
+    "ElasticStoreInfo",
+    "ElasticUsage",
     "EndedRequests",
     "Error",
     "Eviction",
@@ -127,6 +132,7 @@ __all__ = [
     "Lock",
     "Match",
     "MediaKey",
+    "MemoryMover",
     "MemoryPlan",
     "ModelLayout",
     "MooncakeStore",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,10 @@ class StateStore(_library.Object):
     layout: "layer_major" = [tensor][slot], "slot_major" = [slot][tensor]. The memory is ordered on `stream`."""
 
     def __init__(self, spec: StateSpec, slots: int, *, layout: str = "layer_major", stream: Any = None) -> None:
+        self._make(calls.store_create, (), spec, slots, layout, stream)
+
+    def _make(self, make: Callable[..., None], memory: tuple[int, ...], spec: StateSpec, slots: int, layout: str,
+              stream: Any) -> None:
         if layout not in _LAYOUTS:
             raise InvalidArgument(f"layout is {layout!r}, and must be one of {', '.join(_LAYOUTS)}")
         _require_slots(slots)
@@ -49,8 +53,8 @@ class StateStore(_library.Object):
         options = _c.StoreOptions(slots=slots, layout=_LAYOUTS.index(layout))
         self._keep: tuple[object, ...] = ()
         self.spec, self.slots = spec, slots
-        super().__init__(calls.store_create, calls.store_destroy, _library.handle_of("spec", spec, StateSpec),
-                         ctypes.byref(options), stream_handle(stream))
+        _library.Object.__init__(self, make, calls.store_destroy, *memory, _library.handle_of("spec", spec, StateSpec),
+                                 ctypes.byref(options), stream_handle(stream))
         self._owned: _library.Owned | None = _library.Owned(calls.store_destroy, self.handle)
 
     @classmethod

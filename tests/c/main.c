@@ -46,6 +46,8 @@ int main(void) {
 #endif
   test_handovers();
   test_step_committer();
+  test_elastic_memory();
+  test_elastic_refusals();
 #ifndef STATEPORT_TEST_MEMORY
   test_state_tiers_refusals();
   test_align();

@@ -37,8 +37,22 @@ class Tiers:
 
 
 @dataclasses.dataclass(frozen=True)
+class Extent:
+    """The smallest run of states, or of pages, whose memory comes and goes by itself. count: of them. bytes: of
+    physical memory."""
+
+    count: int
+    bytes: int
+
+    def least(self, numbers: int) -> int:
+        """Extents that hold this many numbers wherever they begin."""
+        return -(-numbers // self.count) + (1 if self.count > 1 else 0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Cut:
-    """checkpoints: states beside those of running requests. pages: of KV. request_tokens: of one request, at most."""
+    """The most that one memory can hold of each. checkpoints: states beside those of running requests. pages: of KV,
+    beside one that is never used. request_tokens: of one request."""
 
     checkpoints: int
     pages: int
@@ -58,19 +72,28 @@ def parse_bytes(name: str, value: int | str) -> int:
     return value
 
 
-def cut(memory: int, *, state_bytes: int, page_bytes: int, page_tokens: int, requests: int, state_share: float,
-        tokens_max: int) -> Cut:
-    """Cuts `memory` so that states get their share, each request a state of its own, and KV the rest.
+def cut(memory: int, *, states: Extent, pages: Extent, page_tokens: int, requests: int, max_tokens: int | None,
+        model_tokens: int) -> Cut:
+    """How much of `memory` states can have at most, and how much KV. Memory that stays with states holds one of each
+    request and one more; memory that stays with KV holds one request and the page that is never used. A request has
+    half of all memory at most, unless max_tokens says how long it is.
 
-    Raises InvalidArgument if there is no room for one checkpoint and one page."""
-    if not 0.0 < state_share < 1.0:
-        raise InvalidArgument(f"state_share is {state_share}, and must be between 0 and 1")
-    least = (requests + 1) * state_bytes + page_bytes
-    if memory < least:
-        raise InvalidArgument(f"memory is {memory:,} bytes, and must be at least {least:,}: {requests + 1} states of "
-                              f"{state_bytes:,} bytes and a page of {page_bytes:,} bytes")
-    wanted = max(int(memory * state_share) // state_bytes, requests + 1)
-    slots = min(wanted, (memory - page_bytes) // state_bytes)  # a page is left
-    pages = (memory - slots * state_bytes) // page_bytes
-    limit = max(tokens_max // page_tokens, 1)
-    return Cut(slots - requests, pages, min(pages, limit) * page_tokens)
+    Raises InvalidArgument if there is no room for one page of a request."""
+    # The cache keeps a 64th of an arena free, and two extents of each kind at least.
+    of_states, free = states.least(requests + 1) * states.bytes, 2 * (states.bytes + pages.bytes)
+    of_request = (memory - max(memory // 64, free) - of_states) // pages.bytes  # extents
+    if of_request < pages.least(2):
+        fixed = of_states + pages.least(2) * pages.bytes
+        least = max(fixed + free, -(-64 * fixed // 63))
+        raise InvalidArgument(f"memory is {memory:,} bytes, and must be at least {least:,}: {requests + 1} states and "
+                              "2 pages that stay, and 2 of each that are kept free, in runs of "
+                              f"{states.count} states ({states.bytes:,} bytes) and {pages.count} pages "
+                              f"({pages.bytes:,} bytes)")
+    fitting = (of_request - pages.least(0)) * pages.count - 1
+    wanted = (max_tokens or model_tokens) // page_tokens
+    if max_tokens is None:
+        wanted = min(wanted, memory // 2 // pages.bytes * pages.count)
+    request_pages = min(fitting, max(wanted, 1))
+    of_kv = pages.least(request_pages + 1) * pages.bytes
+    return Cut((memory - of_kv) // states.bytes * states.count - requests,
+               (memory - of_states) // pages.bytes * pages.count - 1, request_pages * page_tokens)

@@ -57,18 +57,19 @@ class Ledger:
 
     A pass is planned, run and committed in one call, because a plan that another thread makes would replace it."""
 
-    def __init__(self, model: Any, layout: CacheLayout, sizes: Cut, *, requests: int, page_tokens: int,
+    def __init__(self, model: Any, layout: CacheLayout, memory: int, sizes: Cut, *, requests: int, page_tokens: int,
                  eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False) -> None:
         self.lock = threading.RLock()
-        self._layout, self._scrub = layout, scrub
+        self._layout = layout
         state, page = layout.state_spec(), layout.page_spec(page_tokens)
         tiers = tiers or Tiers()
         self._in_files = tiers.folder is not None
         below = TierOptions(*tiers.sizes, state_image_bytes=state.image_bytes, kv_image_bytes=page.image_bytes,
                             write_through=tiers.write_through)
+        self.stores = Stores(model.config, layout, page_tokens, memory, sizes, requests=requests, scrub=scrub)
         self.book = RequestCache(
             "tree",
-            SlotLayout(state.fingerprint, sizes.checkpoints,
+            SlotLayout(state.fingerprint, sizes.checkpoints, arena=self.stores.arena,
                        # Without saves on its way a pass is one forward.
                        scan_alignment_tokens=-1 if layout.stepwise else 0,
                        decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0),
@@ -76,7 +77,7 @@ class Ledger:
             kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub,
             hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
-        self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)
+        self.stores.begin(self.book)
         self.tiers: StateTiers | None = None
         self._drops: Records = _NO_TRANSFERS  # of plans that could not begin
         if any(tiers.sizes):
@@ -212,11 +213,16 @@ class Ledger:
     # --- Passes ------------------------------------------------------------------------------------------------------
 
     def _plan(self, running: Running, count: int) -> PassPlan | None:
-        plan = self.book.plan([running.number], [count])
-        self._begin(plan.transfers)
-        if not plan.room[0]:
+        """None: there is no room, even after all memory has moved that the cache can move."""
+        while not (plan := self.book.plan([running.number], [count])).room[0]:
+            try:
+                self._begin(plan.transfers)
+            finally:
+                ended = self._move(plan, wait=True)
             self.book.cancel(plan)
-            return None
+            if not ended:
+                return None
+        self._begin(plan.transfers)
         group = plan.groups[0]
         self._clear(self.stores.states, group.clear)
         self._clear(self.stores.pages, plan.scrub_kv)
@@ -233,6 +239,7 @@ class Ledger:
             self._begin(commit.transfers)
         finally:
             self._keep(running, cache, commit, first + count)
+            self._move(commit, wait=False)
         running.position += count
         self._end()
 
@@ -243,6 +250,13 @@ class Ledger:
                                     f"{cache.get_seq_length()}")
             self.stores.save_state(cache, running.live)
             self._copy(commit.groups[0].copies)
+
+    def _move(self, answer: PassPlan | PassCommit, *, wait: bool) -> int:
+        """Answers how many moves of memory have ended."""
+        ended = self.stores.carry_out(answer, self._stream(), wait=wait)
+        if len(answer.kv_copies):
+            self._settle_copies()
+        return ended
 
     def _clear(self, store: StateStore, slots: Int32s) -> None:
         if len(slots):
@@ -297,6 +311,11 @@ class Ledger:
                 self._begin(self.book.drain())
                 self.settle()
 
+    def read(self, tokens: int) -> None:
+        """Restores this many tokens and a state, whatever they are, and drops them."""
+        with self.lock:
+            self.stores.read(tokens)
+
     def settle(self) -> None:
         """Waits for all transfers that are under way."""
         with self.lock:
@@ -324,7 +343,7 @@ class Ledger:
             self.book.close()
             if self.tiers is not None:
                 self.tiers.close()
-            self.stores.close(scrub=self._scrub)
+            self.stores.close()
 
     def require_open(self) -> None:
         if self.book.closed:

@@ -11,7 +11,7 @@ import torch
 from transformers import StoppingCriteriaList
 
 from stateport import _library
-from stateport.cache_options import CacheStats, TierUsage
+from stateport.cache_options import ArenaUsage, CacheStats, TierUsage
 from stateport.errors import BackendError, InvalidArgument
 from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
@@ -22,7 +22,7 @@ from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served
 from stateport.transformers.speed import Clock, Speed
-from stateport.transformers.stores import kv_bytes_per_token, state_bytes
+from stateport.transformers.stores import extent_of, granularity_bytes
 from stateport.transformers.streaming import TokenStream
 from stateport.transformers.warming import Warming
 
@@ -37,10 +37,11 @@ class PrefixCache:
         with PrefixCache(model, memory="2 GiB") as cache:
             output = cache.generate(input_ids, max_new_tokens=100)   # in place of model.generate
 
-    memory: bytes for states and KV, on the model's device. state_share: the part of it for states. tiers: where both go
-    when it is full. page_tokens: KV is kept, and prompts are matched, in pages of this size; None: 1, and 16 with
-    tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: as long as the model and
-    memory allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward
+    memory: bytes for states and KV together, on the model's device: it moves between them as prompts need it. tiers:
+    where both go when it is full. page_tokens: KV is kept, and prompts are matched, in pages of this size; None: 1, and
+    16 with tiers. max_tokens: of one prompt with its answer; longer ones run without the cache, and memory for the KV
+    of one never becomes memory for states; None: as long as the model allows, and half of memory. requests: that run at
+    a time; others run without the cache. chunk_tokens: of a prompt, in one forward
     pass. speed: how long passes and loads take, where an operator knows; None: it is measured. skip_slow_hits: a hit of
     `generate` and `stream` is not taken if it takes longer than one pass over the whole prompt; False: every hit is
     taken. eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a
@@ -54,9 +55,9 @@ class PrefixCache:
     Raises UnsupportedModel, and InvalidArgument for options that do not fit the model."""
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
-                 state_share: float = 0.5, max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096,
-                 speed: Speed | None = None, skip_slow_hits: bool = True, eviction: str = "hix",
-                 hash_seed: int | None = None, scrub: bool = False) -> None:
+                 max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096, speed: Speed | None = None,
+                 skip_slow_hits: bool = True, eviction: str = "hix", hash_seed: int | None = None,
+                 scrub: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -67,17 +68,19 @@ class PrefixCache:
             self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
             self.chunk_tokens = chunk_tokens
             config = model.config.get_text_config(decoder=True)
-            sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
-                        page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
-                        requests=requests, state_share=state_share,
-                        tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
+            memory_bytes, granularity = parse_bytes("memory", memory), granularity_bytes(self.layout)
+            sizes = cut(memory_bytes, states=extent_of(self.layout.state_spec(), granularity),
+                        pages=extent_of(self.layout.page_spec(self.page_tokens), granularity),
+                        page_tokens=self.page_tokens, requests=requests, max_tokens=max_tokens,
+                        model_tokens=getattr(config, "max_position_embeddings", None) or 2**30)
             self.request_tokens = sizes.request_tokens
             self.speed = speed or Speed()
             self.clock = Clock(self.layout.device)
             self._skip_slow_hits = skip_slow_hits
             self.last: Served | None = None
-            self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
-                                  eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
+            self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests,
+                                  page_tokens=self.page_tokens, eviction=eviction, tiers=tiers, hash_seed=hash_seed,
+                                  scrub=scrub)
             undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -134,7 +137,7 @@ class PrefixCache:
                 _require_positive(**{name: length})
         for length in prompts:
             for turn in range(rounds):
-                Warming(self, self._ledger.stores, measured=turn > 0).warm_up(length, tails)
+                Warming(self, self._ledger, measured=turn > 0).warm_up(length, tails)
 
     def ended(self, request: Request) -> None:
         """Called by a request that ends."""
@@ -146,6 +149,11 @@ class PrefixCache:
         """Hits, and why there were not more. Hits that were not taken count; speed.skipped_hits of them."""
         self._ledger.require_open()
         return self._ledger.book.stats()
+
+    def memory_usage(self) -> ArenaUsage:
+        """How memory is divided now, and how often it moved."""
+        self._ledger.require_open()
+        return self._ledger.book.arena_usage()
 
     def tier_usage(self, medium: str) -> TierUsage:
         """Contents and counters of "host" or "file"."""

@@ -7,21 +7,20 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import DynamicCache
 
 from stateport.transformers.layout import cache_argument, run
+from stateport.transformers.ledger import Ledger
 from stateport.transformers.speed import Times
-from stateport.transformers.stores import Stores
 
 
 class Warming:
-    """Runs passes of a PrefixCache's model beside the cache. measured: their times go into the cache's speed. Stores
-    are read, and not written."""
+    """Runs passes of a PrefixCache's model beside the cache. measured: their times go into the cache's speed. Its
+    memory is read, and not written."""
 
-    def __init__(self, owner: Any, stores: Stores, *, measured: bool) -> None:
-        self._owner, self._stores, self._measured = owner, stores, measured
+    def __init__(self, owner: Any, ledger: Ledger, *, measured: bool) -> None:
+        self._owner, self._ledger, self._measured = owner, ledger, measured
 
     def warm_up(self, prompt: int, tails: Sequence[int]) -> None:
         """A prompt of `prompt` tokens in one pass, then in the passes of a miss with each tail behind it."""
@@ -36,9 +35,8 @@ class Warming:
             self._pass(ids, cache, begin, min(begin + step, prompt - 1))
         with self._timed(speed.last_tokens, 1):
             self._sample(ids[:, :prompt], cache)
-        held = np.arange(min(prompt, self._stores.tokens), dtype=np.int32)
-        with self._timed(speed.restores, len(held)):
-            self._stores.restore(0, held)
+        with self._timed(speed.restores, prompt):
+            self._ledger.read(prompt)
         for tail in tails:
             begin = cache.get_seq_length()
             step = 1 if owner.layout.stepwise else tail

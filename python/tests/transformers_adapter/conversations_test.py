@@ -20,6 +20,7 @@ from stateport.tiers import StateTiers  # noqa: E402
 from stateport.transformers import PrefixCache, Served, Tiers, probe  # noqa: E402
 
 LONGEST = 120
+SHORT = 48  # so that little memory is enough, and tiers get the rest
 CONVERSATIONS = 26
 
 
@@ -39,7 +40,7 @@ def test_answers_are_those_of_a_cold_run_while_memory_is_short(architecture: str
         print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
         model = tiny_model(architecture, seed)
         witness, source = Witness(model), Conversations(seed, LONGEST)
-        with PrefixCache(model, **budget(probe(model), states=12, tokens=400)) as cache:
+        with PrefixCache(model, **budget(probe(model))) as cache:
             served = converse(cache, witness, source, CONVERSATIONS)
             stats = cache.stats()
         assert stats.requests == CONVERSATIONS
@@ -75,9 +76,9 @@ def test_tiers_and_a_restart_give_the_same_answers(architecture: str, tmp_path: 
         folder = tmp_path / str(seed)
         model = tiny_model(architecture, seed)
         layout = probe(model)
-        witness, source = Witness(model), Conversations(seed, LONGEST)
-        tiers = Tiers(host_bytes=12 * layout.state_spec().image_bytes, folder=folder, file_bytes="16 MiB")
-        options = {"tiers": tiers, "page_tokens": 8, **budget(layout, states=5, tokens=200)}
+        witness, source = Witness(model), Conversations(seed, SHORT)
+        tiers = Tiers(host_bytes=24 * layout.state_spec().image_bytes, folder=folder, file_bytes="16 MiB")
+        options = {"tiers": tiers, **budget(layout, page_tokens=8, longest=SHORT + 8)}
         with PrefixCache(model, **options) as cache:
             converse(cache, witness, source, CONVERSATIONS)
             stats, host, file = cache.stats(), cache.tier_usage("host"), cache.tier_usage("file")
@@ -124,7 +125,7 @@ def test_transfers_that_find_no_memory_have_failed(write_through: bool, tmp_path
         tiers = Tiers(host_bytes=3 * layout.state_spec().image_bytes, folder=tmp_path / str(seed), file_bytes="16 MiB",
                       write_through=write_through)
         with (monkeypatch.context() as patch,
-              PrefixCache(model, tiers=tiers, page_tokens=8, **budget(layout, states=5, tokens=200)) as cache):
+              PrefixCache(model, tiers=tiers, **budget(layout, page_tokens=8)) as cache):
             refusals = Refusals(seed, patch)
             for _ in range(CONVERSATIONS):
                 prompt, answer = source.next()

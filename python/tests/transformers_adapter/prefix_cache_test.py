@@ -234,7 +234,7 @@ def test_requests_that_find_no_more_room_leave_no_wrong_state(page_tokens: int) 
     model = tiny_model("qwen3_5")  # its states remember for long
     witness = Witness(model)
     answers = [[*PROMPT[:20], 60 + i] for i in range(2)]
-    with PrefixCache(model, page_tokens=page_tokens, **budget(probe(model), states=8, tokens=96)) as cache:
+    with PrefixCache(model, **budget(probe(model), page_tokens=page_tokens, longest=300)) as cache:
         with cache.request(as_ids(tuple(answers[0]))) as first, cache.request(as_ids(tuple(answers[1]))) as second:
             requests = (first, second)
             for request in requests:
@@ -243,11 +243,14 @@ def test_requests_that_find_no_more_room_leave_no_wrong_state(page_tokens: int) 
                 for request, tokens in zip(requests, answers, strict=True):
                     step(model, request, tokens)
         cache.check_invariants()
-        left = next(tokens for request, tokens in zip(requests, answers, strict=True) if not request.served.cached)
-        # The deepest state that is kept of it, and a prompt that goes on right behind it.
-        request = cache.request(as_ids(tuple(left)))
-        request.abort()
-        further = (*left[:request.served.reused_tokens], 7)
+        # The deepest state that is kept of them, and a prompt that goes on right behind it.
+        found = []
+        for tokens in answers:
+            request = cache.request(as_ids(tuple(tokens)))
+            request.abort()
+            found.append((request.served.reused_tokens, tokens))
+        deepest, tokens = max(found)
+        further = (*tokens[:deepest], 7)
         out = cache.generate(as_ids(further), max_new_tokens=3, do_sample=False, return_dict_in_generate=True,
                              output_logits=True)
         assert cache.last is not None
@@ -483,7 +486,7 @@ REFUSED_SIZES: dict[str, tuple[dict[str, Any], str]] = {
     "too little": ({"memory": 1000}, "memory is 1,000 bytes, and must be at least"),
     "no number": ({"memory": "1 cup"}, "memory is '1 cup'"),
     "negative": ({"memory": -1}, "memory is -1"),
-    "share": ({"memory": "1 MiB", "state_share": 1.0}, "state_share is 1.0"),
+    "zero": ({"memory": 0}, "memory is 0 bytes, and must be at least"),
     "pages": ({"memory": "1 MiB", "page_tokens": 0}, "page_tokens is 0"),
     "requests": ({"memory": "1 MiB", "requests": -1}, "requests is -1"),
     "order": ({"memory": "1 MiB", "eviction": "best"}, "order is 'best'"),
@@ -506,7 +509,7 @@ def test_tiers_that_are_refused() -> None:
         Tiers(host_bytes="1 XB")
 
 
-def test_the_least_memory_serves_one_checkpoint_and_one_page(model: Any) -> None:
+def test_the_least_memory_serves_what_fits(model: Any) -> None:
     layout = probe(model)
     with pytest.raises(sp.InvalidArgument) as refused:
         PrefixCache(model, memory=1, requests=1)
@@ -514,9 +517,13 @@ def test_the_least_memory_serves_one_checkpoint_and_one_page(model: Any) -> None
     with pytest.raises(sp.InvalidArgument):
         PrefixCache(model, memory=least - 1, requests=1)
     with PrefixCache(model, memory=least, requests=1) as cache:
-        assert cache.request_tokens == 1
-        Witness(model).serve(cache, PROMPT, 2)
-    with PrefixCache(model, **budget(layout, states=3, tokens=100)) as cache:
+        assert cache.request_tokens < len(PROMPT)
+        witness = Witness(model)
+        witness.serve(cache, PROMPT, 2)
+        for _ in range(2):
+            _, served = witness.serve(cache, PROMPT[:cache.request_tokens - 3], 2)
+        assert served.reused_tokens > 0
+    with PrefixCache(model, **budget(layout, longest=100)) as cache:
         assert cache.request_tokens == 100
 
 

@@ -2,6 +2,7 @@
 """The division of memory, and the names of models."""
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -16,7 +17,7 @@ import stateport as sp  # noqa: E402
 from conftest import seeds  # noqa: E402
 from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
 from stateport.transformers import probe  # noqa: E402
-from stateport.transformers.budget import cut, parse_bytes  # noqa: E402
+from stateport.transformers.budget import Cut, Extent, cut, parse_bytes  # noqa: E402
 from stateport.transformers.fingerprint import model_name  # noqa: E402
 from stateport.transformers.layout import cache_argument  # noqa: E402
 
@@ -29,24 +30,54 @@ def test_sizes_are_bytes_or_text() -> None:
             parse_bytes("memory", value)  # type: ignore[arg-type]
 
 
-def test_no_cut_takes_more_than_there_is() -> None:
+def arena_cache(memory: int, states: Extent, pages: Extent, page_tokens: int, requests: int,
+                found: Cut) -> sp.RequestCache:
+    layout = sp.SlotLayout(1, found.checkpoints, arena=sp.Arena(
+        memory, pages.count, pages.bytes, states.count, states.bytes))
+    return sp.RequestCache("tree", layout, max_requests=requests, max_request_tokens=found.request_tokens,
+                           block_size_tokens=page_tokens, kv_tokens=found.pages * page_tokens)
+
+
+def test_a_cut_has_the_most_that_a_cache_can_hold() -> None:
     for seed in seeds(200):
         draw = random.Random(seed)
-        state, page, requests = draw.randint(1, 5000), draw.randint(1, 5000), draw.randint(1, 4)
-        page_tokens, tokens_max = draw.randint(1, 32), draw.randint(1, 400)
-        least = (requests + 1) * state + page
-        memory = least + draw.randint(0, 40_000)
+        states = Extent(count := draw.randint(1, 4), count * draw.randint(1, 5000))
+        pages = Extent(count := draw.randint(1, 4), count * draw.randint(1, 5000))
+        page_tokens, requests = draw.randint(1, 32), draw.randint(1, 4)
         options: dict[str, Any] = {
-            "state_bytes": state, "page_bytes": page, "page_tokens": page_tokens, "requests": requests,
-            "state_share": draw.uniform(0.01, 0.99), "tokens_max": tokens_max}
-        found = cut(memory, **options)
-        used = (found.checkpoints + requests) * state + found.pages * page
-        assert used <= memory < used + page, f"STATEPORT_TEST_FIRST_SEED={seed}"
-        assert min(found.checkpoints, found.pages) >= 1
-        assert 0 < found.request_tokens <= found.pages * page_tokens
-        assert found.request_tokens <= max(tokens_max, page_tokens)
+            "states": states, "pages": pages, "page_tokens": page_tokens, "requests": requests,
+            "max_tokens": draw.choice([None, draw.randint(1, 400)]), "model_tokens": draw.randint(1, 400)}
+        with pytest.raises(sp.InvalidArgument, match="memory is 0 bytes, and must be at least") as refused:
+            cut(0, **options)
+        least = int(str(refused.value).split("at least ")[1].split(":")[0].replace(",", ""))
         with pytest.raises(sp.InvalidArgument, match=f"must be at least {least:,}"):
             cut(least - 1, **options)
+        memory = least + draw.choice([0, draw.randint(0, 400_000)])
+        found = cut(memory, **options)
+        where = f"STATEPORT_TEST_FIRST_SEED={seed}: {found}"
+        arena_cache(memory, states, pages, page_tokens, requests, found).close()
+        wanted = options["max_tokens"] or options["model_tokens"]
+        assert page_tokens <= found.request_tokens <= max(wanted, page_tokens), where
+        # Neither part could use more memory, beside the least of the other.
+        of_states = states.least(requests + 1) * states.bytes
+        of_kv = pages.least(found.request_tokens // page_tokens + 1) * pages.bytes
+        for extent, numbers, other in ((states, found.checkpoints + requests, of_kv),
+                                       (pages, found.pages + 1, of_states)):
+            used = numbers // extent.count * extent.bytes
+            assert numbers % extent.count == 0 and used + other <= memory < used + other + extent.bytes, where
+        if found.request_tokens + page_tokens <= wanted and options["max_tokens"]:  # memory is the limit
+            with pytest.raises(sp.InvalidArgument, match="arena.bytes"):
+                longer = dataclasses.replace(found, request_tokens=found.request_tokens + page_tokens)
+                arena_cache(memory, states, pages, page_tokens, requests, longer)
+
+
+def test_one_request_has_half_of_the_memory_unless_it_is_said_how_long_it_is() -> None:
+    options: dict[str, Any] = {"states": Extent(1, 100), "pages": Extent(1, 10), "page_tokens": 2, "requests": 1,
+                               "model_tokens": 10**6}
+    assert cut(10_000, max_tokens=None, **options).request_tokens == 1000
+    assert cut(10_000, max_tokens=1500, **options).request_tokens == 1500
+    # Without the states of a request and of a prefix, the memory that is kept free, and the page that is never used.
+    assert cut(10_000, max_tokens=10**6, **options).request_tokens == 2 * ((10_000 - 200 - 220) // 10 - 1)
 
 
 def test_a_name_tells_configuration_weights_and_types_apart() -> None:

@@ -152,8 +152,8 @@ def test_loads_are_weighed_by_measured_speeds(weighed: None, tmp_path: pathlib.P
     speed = Speed({1: 0.01, 64: 1.0}, host_bytes_per_s=bytes_per_s, file_bytes_per_s=bytes_per_s)
     tiers = (Tiers(host_bytes="4 MiB") if medium == "host" else
              Tiers(folder=tmp_path, file_bytes="8 MiB", write_through=True))
-    small = {**budget(probe(model), states=3, tokens=64), "requests": 1}
-    with PrefixCache(model, tiers=tiers, page_tokens=4, speed=speed, **small) as cache:
+    small = budget(probe(model), page_tokens=4, requests=1, longest=64)
+    with PrefixCache(model, tiers=tiers, speed=speed, **small) as cache:
         witness = Witness(model)
         witness.serve(cache, PROMPT, 2)
         for first in range(70, 76):  # they drive it out of memory

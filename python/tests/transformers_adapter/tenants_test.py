@@ -17,6 +17,7 @@ import stateport as sp  # noqa: E402
 from conftest import open_images, seeds  # noqa: E402
 from stateport.demo.tiny import tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Tiers, probe  # noqa: E402
+from stateport.transformers.stores import Stores  # noqa: E402
 
 TENANTS = (None, sp.Namespace(salt=b"one"), sp.Namespace(salt=b"two"))
 PROMPT = tuple(range(3, 40))
@@ -72,7 +73,8 @@ def serve(cache: PrefixCache, prompt: tuple[int, ...], tenant: sp.Namespace | No
 def converse(model: Any, scrub: bool, seed: int) -> Watch:
     draw = random.Random(seed)
     page = draw.choice([1, 4])
-    with PrefixCache(model, **budget(probe(model), states=6, tokens=160), page_tokens=page, scrub=scrub) as cache:
+    options = budget(probe(model), states=6, tokens=160, page_tokens=page, longest=70)
+    with PrefixCache(model, **options, scrub=scrub) as cache:
         watch = Watch(cache)
         prompts = [tuple(draw.randrange(3, 9) for _ in range(draw.randint(1, 60))) for _ in range(3)]
         served: dict[Any, list[tuple[int, ...]]] = {}
@@ -105,11 +107,18 @@ def test_without_scrub_another_tenants_bytes_are_there(model: Any) -> None:
     assert converse(model, False, 1).leaks > 0
 
 
+def mapped(stores: Stores) -> list[torch.Tensor]:
+    """The parts of all tensors that have memory."""
+    return [tensor[extent * info.extent_count:(extent + 1) * info.extent_count]
+            for store, tensors in ((stores.states, stores._states), (stores.pages, stores._kv))
+            for info in [store.info()] for extent in filter(store.is_mapped, range(info.extents)) for tensor in tensors]
+
+
 @pytest.mark.parametrize("scrub", [False, True])
 def test_scrubbed_memory_is_zero_when_a_cache_ends(model: Any, scrub: bool) -> None:
     cache = PrefixCache(model, memory="1 MiB", scrub=scrub)
     serve(cache, PROMPT, TENANTS[1])
-    memory = [*cache._ledger.stores._states, *cache._ledger.stores._kv]
+    memory = mapped(cache._ledger.stores)
     cache.close()
     assert any(bool(tensor.ne(0).any()) for tensor in memory) != scrub
 

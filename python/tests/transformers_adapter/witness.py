@@ -13,18 +13,27 @@ from transformers import DynamicCache
 from stateport.demo.tiny import VOCABULARY
 from stateport.transformers import PrefixCache, Served
 from stateport.transformers.layout import CacheLayout, cache_argument, run
-from stateport.transformers.stores import kv_bytes_per_token, state_bytes
+from stateport.transformers.stores import extent_of, granularity_bytes, kv_bytes_per_token, state_bytes
 
 CLOSE = 2e-3  # of logits up to 5: another order of additions changes them by less than 1e-4, another state by more
 Tokens = tuple[int, ...]
 Part = tuple[int, int]  # the tokens [begin, end) of one forward pass
 
 
-def budget(layout: CacheLayout, *, states: int, tokens: int) -> dict[str, Any]:
-    """Options of a PrefixCache with room for `states` states and `tokens` tokens of KV."""
-    of_states = states * state_bytes(layout)
-    memory = of_states + tokens * kv_bytes_per_token(layout)
-    return {"memory": memory + 1, "state_share": (of_states + 0.5) / (memory + 1)}
+LONGEST = 130  # tokens of a request under `budget`
+
+
+def budget(layout: CacheLayout, *, states: int = 0, tokens: int = 0, page_tokens: int = 1, requests: int = 2,
+           longest: int = LONGEST) -> dict[str, Any]:
+    """Options of a PrefixCache that serves requests of up to `longest` tokens, and has room for `states` states and
+    `tokens` tokens of KV beside the least memory for that."""
+    granularity = granularity_bytes(layout)
+    of_states = extent_of(layout.state_spec(), granularity)
+    of_pages = extent_of(layout.page_spec(page_tokens), granularity)
+    least = (of_states.least(requests + 1) * of_states.bytes + 2 * (of_states.bytes + of_pages.bytes)
+             + of_pages.least(longest // page_tokens + 1) * of_pages.bytes)
+    return {"memory": least + states * state_bytes(layout) + tokens * kv_bytes_per_token(layout),
+            "max_tokens": longest, "page_tokens": page_tokens, "requests": requests}
 
 
 def as_ids(tokens: Tokens) -> torch.Tensor:
