@@ -335,6 +335,12 @@ class Ledger:
             self.book.reset()
             self._end()
 
+    def weights_changed(self, epoch: int) -> int:
+        with self.lock:
+            now = self.book.advance_epoch(epoch)
+            self._end()
+            return now
+
     def close(self) -> None:
         """Writes the cache to files. Aborts running requests."""
         with self.lock:

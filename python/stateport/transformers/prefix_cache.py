@@ -172,9 +172,18 @@ class PrefixCache:
         return self._ledger.book.running_requests
 
     def reset(self) -> None:
-        """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs."""
+        """Forgets everything that is cached, in tiers too. Requests that run go on with the contents that they
+        hold, and leave nothing."""
         self._ledger.require_open()
         self._ledger.reset()
+
+    def weights_changed(self, epoch: int = 0) -> int:
+        """The model has other weights from now on: no later prompt finds anything that was made before, in tiers
+        neither. Requests that run go on with the KV and the states that they hold, and leave nothing. epoch: the number
+        of the new weights; 0: the current number plus 1. Answers it. Raises InvalidArgument for a number that is not
+        greater than the current one."""
+        self._ledger.require_open()
+        return self._ledger.weights_changed(epoch)
 
     def drain(self) -> None:
         """Writes the cache to files, so that another process, or the next run, finds it. Waits until it is written."""

@@ -95,7 +95,7 @@ def test_the_next_process_finds_what_is_in_files(make: Any, tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("tiers", TIERS)
 def test_nothing_is_found_after_a_flush_unless_it_is_to_be_kept(make: Any, tmp_path: pathlib.Path, tiers: str) -> None:
-    engine = make(config(tmp_path, tiers, keep_on_flush=False))
+    engine = Engine(config(tmp_path, tiers, keep_on_flush=False))
     for _ in range(2):
         assert engine.request(PROMPT) == (0, 0)
         engine.settle()

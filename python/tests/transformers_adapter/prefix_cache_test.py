@@ -77,6 +77,25 @@ def test_a_forgotten_prefix_is_computed_again(model: Any, tmp_path: pathlib.Path
         assert what.reused_tokens == what.loaded_tokens == 0
 
 
+def test_other_weights_find_nothing_of_earlier_ones(tmp_path: pathlib.Path) -> None:
+    model = tiny_model("qwen3_5")
+    tiers = Tiers(host_bytes="1 MiB", folder=tmp_path, file_bytes="8 MiB", write_through=True)
+    with PrefixCache(model, memory="1 MiB", tiers=tiers, page_tokens=4) as cache:
+        Witness(model).serve(cache, PROMPT, 3)
+        assert Witness(model).serve(cache, PROMPT, 3)[1].reused_tokens > 0
+        with torch.no_grad():
+            for weights in model.parameters():
+                weights.mul_(1.25)
+        assert cache.weights_changed() == 1
+        cache.check_invariants()
+        witness = Witness(model)  # compares with the model alone
+        assert witness.serve(cache, PROMPT, 3)[1].reused_tokens == 0
+        assert witness.serve(cache, PROMPT, 3)[1].reused_tokens > 0
+        assert cache.weights_changed(7) == 7
+        with pytest.raises(sp.InvalidArgument, match="epoch = 7"):
+            cache.weights_changed(7)
+
+
 @pytest.mark.parametrize("write_through", [False, True])
 def test_a_second_cache_finds_written_images(model: Any, tmp_path: pathlib.Path, write_through: bool) -> None:
     tiers = Tiers(folder=tmp_path, file_bytes="8 MiB", write_through=write_through)
