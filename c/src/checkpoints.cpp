@@ -75,7 +75,7 @@ PrefillChunk from_c(const stateport_prefill_chunk& given, ChunkRows& rows) {
           .prefixes = rows.prefixes};
 }
 
-stateport_planned_checkpoints to_c(const PlannedCheckpoints& planned) noexcept {
+stateport_planned_checkpoints planned_to_c(const PlannedCheckpoints& planned) noexcept {
   stateport_planned_checkpoints result = {.count = planned.count, .end_block = planned.end_block.value()};
   std::ranges::copy(planned.offsets, result.offsets);
   write_ids<BlockId>(planned.blocks, result.blocks);
@@ -116,7 +116,7 @@ stateport_status stateport_checkpoint_planner_plan(stateport_checkpoint_planner*
     planned = 0;
     ChunkRows rows;
     for (const stateport_prefill_chunk& chunk : given) {
-      result.write(planned, to_c(call->planner.plan(from_c(chunk, rows))));
+      result.write(planned, planned_to_c(call->planner.plan(from_c(chunk, rows))));
       ++planned;
     }
   });

@@ -12,7 +12,7 @@ using namespace stateport::c;
 
 namespace {
 
-std::int32_t to_c(ElementType type) noexcept {
+std::int32_t type_to_c(ElementType type) noexcept {
   return static_cast<std::int32_t>(type) + 1;
 }
 static_assert(STATEPORT_FP32 == static_cast<int>(ElementType::fp32) + 1 &&
@@ -40,13 +40,13 @@ StateTensorSpec from_c(const stateport_tensor_spec& tensor) {
   return spec;
 }
 
-stateport_tensor_spec to_c(const StateTensorSpec& tensor) noexcept {
+stateport_tensor_spec tensor_to_c(const StateTensorSpec& tensor) noexcept {
   const ConvStrides strides = tensor.kind == StateKind::conv ? tensor.conv_strides() : ConvStrides{};
   return {.size = sizeof(stateport_tensor_spec),
           .layer = tensor.layer,
           .group = tensor.group,
           .kind = static_cast<std::int32_t>(tensor.kind),
-          .type = to_c(tensor.type),
+          .type = type_to_c(tensor.type),
           .conv_layout = tensor.is(ConvLayout::ds) && !tensor.is(ConvLayout::sd) ? STATEPORT_DS : STATEPORT_SD,
           .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]},
           .token_stride = strides.token,
@@ -106,6 +106,6 @@ stateport_status stateport_spec_tensor(stateport_spec* spec, size_t index, state
     const Held<SpecObject> held(spec, "spec");
     const auto tensors = held->spec.tensors();
     require(index < tensors.size(), "index", index, "must be below the number of tensors");
-    Out(out, "out").write(to_c(tensors[index]));
+    Out(out, "out").write(tensor_to_c(tensors[index]));
   });
 }
