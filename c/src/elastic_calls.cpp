@@ -22,7 +22,7 @@ using namespace stateport::c;
 
 namespace {
 
-using HeldStore = Held<StoreObject>;
+using HeldStateStore = Held<StoreObject>;
 
 constexpr std::size_t settled_at_once = 64;
 
@@ -74,7 +74,8 @@ struct MoverObject final : Object {
     for (const MemoryMove& move : plan) {
       require(move.id == ++last && move.id <= static_cast<std::uint64_t>(arena.usage().moves), "moves.id", move.id,
               "must be the next move of the cache");
-      require(!arena.is_mapped(move.part, move.extent), "moves.extent", move.extent, "must be that of a move under way");
+      require(!arena.is_mapped(move.part, move.extent), "moves.extent", move.extent,
+              "must be that of a move under way");
     }
   }
   /// Tells the cache of all moves that have ended.
@@ -149,10 +150,11 @@ stateport_status stateport_elastic_memory_usage(stateport_elastic_memory* memory
   return guarded([&] {
     const auto held = find<ElasticObject>(memory, "memory");
     const ElasticResource& resource = held->resource;
-    Out(out, "out").write({.granularity_bytes = resource.granularity(),
-                           .limit_bytes = resource.limit_bytes(),
-                           .mapped_bytes = resource.mapped_bytes(),
-                           .held_bytes = resource.held_bytes()});
+    Out(out, "out")
+        .write({.granularity_bytes = resource.granularity(),
+                .limit_bytes = resource.limit_bytes(),
+                .mapped_bytes = resource.mapped_bytes(),
+                .held_bytes = resource.held_bytes()});
   });
 }
 
@@ -175,19 +177,20 @@ stateport_status stateport_elastic_store_create(stateport_elastic_memory* memory
 
 stateport_status stateport_elastic_store_describe(stateport_store* store, stateport_elastic_store_info* out) {
   return guarded([&] {
-    const HeldStore held(store, "store");
+    const HeldStateStore held(store, "store");
     const ElasticStore& elastic = elastic_of(*held, "store");
-    Out(out, "out").write({.extent_count = elastic.extent().count,
-                           .extents = elastic.extents(),
-                           .extent_bytes = elastic.extent().bytes,
-                           .fixed_bytes = elastic.fixed_bytes(),
-                           .mapped_extents = elastic.mapped_extents()});
+    Out(out, "out")
+        .write({.extent_count = elastic.extent().count,
+                .extents = elastic.extents(),
+                .extent_bytes = elastic.extent().bytes,
+                .fixed_bytes = elastic.fixed_bytes(),
+                .mapped_extents = elastic.mapped_extents()});
   });
 }
 
 stateport_status stateport_elastic_store_is_mapped(stateport_store* store, int32_t extent, uint8_t* mapped) {
   return guarded([&] {
-    const HeldStore held(store, "store");
+    const HeldStateStore held(store, "store");
     const ElasticStore& elastic = elastic_of(*held, "store");
     std::uint8_t& reported = checked(mapped, "mapped");
     reported = elastic.is_mapped(extent) ? 1 : 0;
@@ -196,7 +199,7 @@ stateport_status stateport_elastic_store_is_mapped(stateport_store* store, int32
 
 stateport_status stateport_elastic_store_map(stateport_store* store, int32_t extent) {
   return guarded([&] {
-    const HeldStore held(store, "store");
+    const HeldStateStore held(store, "store");
     ElasticStore& elastic = free_of_movers(*held);
     const ElasticResource& resource = held->elastic_memory->resource;
     if (!elastic.map(extent))
@@ -206,7 +209,7 @@ stateport_status stateport_elastic_store_map(stateport_store* store, int32_t ext
 }
 
 stateport_status stateport_elastic_store_unmap(stateport_store* store, int32_t extent) {
-  return guarded([&] { free_of_movers(*HeldStore(store, "store")).unmap(extent); });
+  return guarded([&] { free_of_movers(*HeldStateStore(store, "store")).unmap(extent); });
 }
 
 stateport_status stateport_memory_mover_create(stateport_request_cache* cache, stateport_store* kv,
