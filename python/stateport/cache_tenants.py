@@ -33,12 +33,13 @@ class CacheTenants(_library.Object):
         other content, at the next commit or end even while memory is free; memory of running requests counts and
         stays. Both 0: the quota is taken back. Raises InvalidArgument for more tenants than tenant_quotas, and for
         floors that together could leave less than the KV and the state of one request of max_request_tokens."""
-        calls.request_cache_set_quota(self.handle, struct_of("tenant", tenant, Namespace), floor_bytes, most_bytes)
+        name = struct_of("tenant", tenant, Namespace)
+        calls.request_cache_set_quota(self.handle, name and ctypes.byref(name), floor_bytes, most_bytes)
 
     def tenant_usage(self, tenant: Namespace | None) -> TenantUsage:
         """The bytes of any tenant. Fast for one with a quota, else O(all)."""
         kv_bytes, state_bytes = ctypes.c_int64(), ctypes.c_int64()
-        calls.request_cache_tenant_usage(
-            self.handle, struct_of("tenant", tenant, Namespace), ctypes.byref(kv_bytes), ctypes.byref(state_bytes)
-        )
+        name = struct_of("tenant", tenant, Namespace)
+        calls.request_cache_tenant_usage(self.handle, name and ctypes.byref(name), ctypes.byref(kv_bytes),
+                                         ctypes.byref(state_bytes))
         return TenantUsage(kv_bytes.value, state_bytes.value)

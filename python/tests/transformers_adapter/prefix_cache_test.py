@@ -81,8 +81,9 @@ def test_other_weights_find_nothing_of_earlier_ones(tmp_path: pathlib.Path) -> N
     model = tiny_model("qwen3_5")
     tiers = Tiers(host_bytes="1 MiB", folder=tmp_path, file_bytes="8 MiB", write_through=True)
     with PrefixCache(model, memory="1 MiB", tiers=tiers, page_tokens=4) as cache:
-        Witness(model).serve(cache, PROMPT, 3)
-        assert Witness(model).serve(cache, PROMPT, 3)[1].reused_tokens > 0
+        witness = Witness(model)
+        witness.serve(cache, PROMPT, 3)
+        assert witness.serve(cache, PROMPT, 3)[1].reused_tokens > 0
         with torch.no_grad():
             for weights in model.parameters():
                 weights.mul_(1.25)
