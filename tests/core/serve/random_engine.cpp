@@ -2,6 +2,7 @@
 #include "random_engine.hpp"
 
 #include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 
