@@ -20,8 +20,8 @@ namespace stateport::detail {
 ///     TenantId tenant(std::uint32_t index) const;     // of a candidate that is offered
 ///     std::int64_t bytes(std::uint32_t index) const;  // that its eviction frees at most
 ///
-/// next: O(accounts) and the costs of their orders; O(capacity) after accounts have changed. Memory: an order of the whole
-/// capacity for each account.
+/// next: O(accounts) and the costs of their orders; O(capacity) after accounts have changed. Memory: an order of the
+/// whole capacity for each account.
 template <class Order>
 class TenantOrders {
  public:
@@ -56,7 +56,7 @@ class TenantOrders {
   void erase(const Source& source, std::uint32_t index) noexcept {
     const TenantId tenant = tenant_of_[index];
     orders_[tenant].erase(source, index);
-    if (drawn_[tenant] == index) drawn_[tenant].reset();
+    if (drawn_[tenant] && drawn_[tenant]->index == index) drawn_[tenant].reset();
   }
   template <class Source>
   void rank_again(const Source& source, std::uint32_t index) noexcept {
@@ -94,15 +94,26 @@ class TenantOrders {
   }
 
  private:
+  struct Drawn {
+    std::uint32_t index = 0;
+    VictimKey key;  ///< when it was drawn
+  };
+
   /// A draw gives a victim once. One that is not taken, because another tenant's goes before it, is kept for the next
-  /// call.
+  /// call, unless its key has grown since.
   template <class Source>
   [[nodiscard]] std::optional<std::uint32_t> first_of(const Source& source, TenantId tenant) {
     if (!is_drawn_) return orders_[tenant].next(source);
-    std::optional<std::uint32_t>& drawn = drawn_[tenant];
-    if (!drawn || !orders_[tenant].contains(source, *drawn) || !source.eligible(*drawn))
-      drawn = orders_[tenant].next(source);
-    return drawn;
+    std::optional<Drawn>& drawn = drawn_[tenant];
+    const auto is_first = [&] {
+      return orders_[tenant].contains(source, drawn->index) && source.eligible(drawn->index) &&
+             !(drawn->key < source.key(drawn->index));
+    };
+    if (drawn && is_first()) return drawn->index;
+    drawn.reset();
+    const std::optional<std::uint32_t> next = orders_[tenant].next(source);
+    if (next) drawn = {.index = *next, .key = source.key(*next)};
+    return next;
   }
 
   /// Tenants have other accounts. O(capacity).
@@ -121,9 +132,9 @@ class TenantOrders {
   const TenantLedger& ledger_;
   std::uint64_t changes_ = 0;  ///< of accounts that the orders follow
   bool is_drawn_;
-  std::vector<Order> orders_;                        ///< by account
-  std::vector<std::optional<std::uint32_t>> drawn_;  ///< by account
-  std::vector<TenantId> tenant_of_;                  ///< by index: in whose order a candidate is, if it is one
+  std::vector<Order> orders_;                ///< by account
+  std::vector<std::optional<Drawn>> drawn_;  ///< by account
+  std::vector<TenantId> tenant_of_;          ///< by index: in whose order a candidate is, if it is one
 };
 
 }  // namespace stateport::detail

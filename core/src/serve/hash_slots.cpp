@@ -396,6 +396,7 @@ void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (!shares_memory(book_.slots)) return;
   // KV behind the last state of the request: no request can continue from it.
   for (std::size_t i = matched_.size(); i > 0; --i) budget_.drop_useless(matched_[i - 1]);
+  book_.ask_for_nobody();  // memory of others that run is not taken from the floor of this one's tenant
   budget_.keep();
 }
 

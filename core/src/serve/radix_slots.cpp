@@ -269,6 +269,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (shares_memory(book_.slots) && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
     kv_.hold_path(id, kept);
   kv_.release_kv(id, kept);
+  book_.ask_for_nobody();  // memory of others that run is not taken from the floor of this one's tenant
   if (spares_last_request(options_.eviction)) keep_to_budget();
   kv_.unlock(id);
   if (!spares_last_request(options_.eviction)) keep_to_budget();

@@ -102,9 +102,9 @@ void TenantShares::check_floors(std::int64_t floor_bytes, const char* argument) 
   constexpr const char* states_rule = "is too much, with other floors: one request must find room for its states";
   if (const auto* const columns = std::get_if<ColumnLayout>(&options_.layout)) {
     for (const StateGroup& group : columns->groups) {
-      const std::int64_t needed = resident_blocks(columns->mode, options_.max_request_tokens, group.block_size_tokens,
-                                                  options_.drafts, 0) +
-                                  (options_.overlap ? 1 : 0) + (options_.index == CacheIndex::tree ? 1 : 0);
+      const std::int64_t needed =
+          resident_blocks(columns->mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts, 0) +
+          (options_.overlap ? 1 : 0) + (options_.index == CacheIndex::tree ? 1 : 0);
       require_room(group.blocks * state_bytes(options_), needed * state_bytes(options_), states_rule);
     }
     return;
@@ -121,6 +121,9 @@ void TenantShares::set_quota(const TenantQuota& quota) {
   require(quota.most_bytes >= 0, "most_bytes", quota.most_bytes, "must not be negative");
   require(quota.most_bytes == 0 || quota.most_bytes >= quota.floor_bytes, "most_bytes", quota.most_bytes,
           "must be 0 or at least floor_bytes");
+  const ArenaOptions& arena = slot_layout(options_).arena;
+  require(quota.floor_bytes == 0 || arena.bytes == 0 || arena.states.count == 1, "floor_bytes", quota.floor_bytes,
+          "must be 0 in an arena with several states in an extent: states of a floor would hold whole extents");
   const PrefixHash name = tenant_name(sha256_, quota.salt);
   const TenantId before = ledger_.find(name);
   const bool sets = quota.floor_bytes > 0 || quota.most_bytes > 0;

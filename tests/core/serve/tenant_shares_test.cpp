@@ -216,6 +216,77 @@ TEST_CASE("others find room for a request beside all floors, however long the pr
     }
 }
 
+TEST_CASE("the end of a request does not pay with its tenant's floor for memory that others hold") {
+  for (const Combination index : {Combination::hash_slots, Combination::tree_slots}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = shared_cache(index, 10, true);
+    options.max_requests = 8;
+    const auto cache = make_request_cache(options);
+    cache->tenants()->set_quota({.salt = "quiet", .floor_bytes = 7 * tenant_prompt_bytes});
+    double now_s = 0;
+    for (int i = 0; i < 7; ++i) serve_tenant(*cache, "quiet", tenant_prompt(1000 * i), now_s);
+    const std::int64_t before = tenant_bytes(*cache, "quiet");
+    REQUIRE(before >= 6 * tenant_prompt_bytes);
+    std::vector<RequestId> running;
+    for (int i = 0; i < 7; ++i) {
+      const TenantPrompt prompt = tenant_prompt(100'000 + 1000 * i);
+      const auto started = cache->start({.tokens = prompt, .name_space = {.salt = "flood"}, .now_s = now_s += 1});
+      REQUIRE(started);
+      running.push_back(started->request);
+      const PassRow row{.request = started->request, .tokens = 60};
+      const PassPlan plan = cache->plan({&row, 1});
+      REQUIRE(plan.rows_without_room == 0);
+      constexpr std::int32_t none = 0;
+      static_cast<void>(cache->commit(plan.pass, {&none, 1}, {}));
+    }
+    serve_tenant(*cache, "quiet", tenant_prompt(6000), now_s);
+    CHECK(tenant_bytes(*cache, "quiet") >= before);
+    for (const RequestId id : running) cache->finish(id);
+    const CacheUsage usage = cache->usage();
+    CHECK(share_memory.of(usage.kv_tokens, usage.states) <= 11 * tenant_prompt_bytes);
+    CHECK(tenant_bytes(*cache, "quiet") >= before);
+    cache->check_invariants();
+  }
+}
+
+TEST_CASE("a drawn victim that waits does not go if it was used since") {
+  for (const Combination index : {Combination::hash_slots, Combination::tree_slots}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = shared_cache(index, 12);
+    options.kv_tokens = 40 * 64;
+    options.eviction = EvictionOrder::hix;
+    const auto cache = make_request_cache(options);
+    cache->tenants()->set_quota({.salt = "b", .floor_bytes = 1});
+    double now_s = 0;
+    for (int i = 0; i < 6; ++i) serve_tenant(*cache, "a", tenant_prompt(50'000 + 1000 * i), now_s);
+    for (int i = 0; i < 6; ++i) serve_tenant(*cache, "b", tenant_prompt(1000 * i), now_s);
+    serve_tenant(*cache, "a", tenant_prompt(90'000), now_s);  // evicts the oldest of a; one of b waits
+    for (int use = 0; use < 5; ++use)
+      for (int i = 0; i < 3; ++i) serve_tenant(*cache, "b", tenant_prompt(1000 * i), now_s);
+    cache->tenants()->set_quota({.salt = "b", .most_bytes = 310});
+    serve_tenant(*cache, "a", tenant_prompt(55'000), now_s);
+    cache->tenants()->set_quota({.salt = "b", .floor_bytes = 1});
+    for (int i = 0; i < 3; ++i) CHECK(serve_tenant(*cache, "b", tenant_prompt(1000 * i), now_s) == 60);
+  }
+}
+
+TEST_CASE("in an arena a floor needs extents of one state") {
+  for (const std::int32_t count : {1, 8}) {
+    CAPTURE(count);
+    RequestCacheOptions options = shared_cache(Combination::tree_slots, 80);
+    slots(options).separate_checkpoints = true;
+    slots(options).arena = {
+        .bytes = 12'000, .kv = {.count = 16, .bytes = 64}, .states = {.count = count, .bytes = 40 * count}};
+    const auto cache = make_request_cache(options);
+    cache->tenants()->set_quota({.salt = "a", .most_bytes = 3000});
+    if (count == 1)
+      cache->tenants()->set_quota({.salt = "a", .floor_bytes = 3000});
+    else
+      CHECK_THROWS_WITH_AS(cache->tenants()->set_quota({.salt = "a", .floor_bytes = 3000}),
+                           doctest::Contains("floor_bytes = 3000"), InvalidArgument);
+  }
+}
+
 TEST_CASE("quotas that cannot be kept are refused") {
   RequestCacheOptions options = shared_cache(Combination::tree_slots, 8);
   options.tenant_quotas = tenant_quotas_max + 1;

@@ -74,8 +74,8 @@ struct TenantUsage {
 /// that its tenant does not use. Not thread-safe, as its cache.
 ///
 /// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less, even
-/// if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its content within
-/// the floor only if nothing else can be evicted.
+/// if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its
+/// content within the floor only if nothing else can be evicted.
 ///
 /// Limit. Content of a tenant with more than most_bytes is evicted before all other content. Each commit and each end
 /// evicts its content until it has no more than that, or its running requests hold the rest, even while memory is free.
@@ -87,7 +87,8 @@ class CacheTenants {
   /// brings it down to the limit. A floor and a limit of 0 take the quota back. Throws InvalidArgument, and changes
   /// nothing, for negative numbers, a limit below the floor, more tenants than RequestCacheOptions::tenant_quotas, and
   /// floors that together could leave less than the KV and the state of one request of max_request_tokens: of the
-  /// memory that KV and states share, of kv_tokens, and of the states (in columns: of each group). O(all).
+  /// memory that KV and states share, of kv_tokens, and of the states (in columns: of each group). Also for a floor in
+  /// an arena whose extents have several states. O(all).
   virtual void set_quota(const TenantQuota& quota) = 0;
   /// Of any tenant. O(1) for one with a quota, else O(all).
   [[nodiscard]] virtual TenantUsage usage(const std::optional<NameKey>& salt) const = 0;
