@@ -151,8 +151,7 @@ bool HashBudget::evict_held_state() {
   const std::int32_t slots = slots_.capacity_slots();
   for (std::int32_t i = 0; i < slots; ++i) {
     next_held_ = next_held_ + 1 < slots ? next_held_ + 1 : 0;
-    const SlotId slot{next_held_};
-    if ((book_.tenants && !book_.tenants->is_movable(slot)) || !allocator_.evict_slot(slot)) continue;
+    if (!is_movable(MemoryPart::states, next_held_) || !allocator_.evict_slot(SlotId{next_held_})) continue;
     drop_useless_of_victims();
     return true;
   }
