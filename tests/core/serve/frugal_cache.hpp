@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "heap_counter.hpp"
