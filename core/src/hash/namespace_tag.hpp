@@ -10,8 +10,8 @@ namespace stateport::detail {
 /// Short names of a namespace, by which contents know whose they are: 32 bits of each name, 0 for none. Two names that
 /// share a tag are forgotten together, which costs hits alone.
 struct NamespaceTag {
-  std::uint32_t extra_key = 0;
-  std::uint32_t salt = 0;
+  std::uint32_t extra_key;
+  std::uint32_t salt;
 
   [[nodiscard]] static NamespaceTag of(const Namespace& name_space) noexcept;
   friend constexpr bool operator==(const NamespaceTag&, const NamespaceTag&) noexcept = default;
@@ -19,7 +19,7 @@ struct NamespaceTag {
 
 /// The namespaces whose contents are forgotten.
 struct Forgotten {
-  NamespaceTag tag;
+  NamespaceTag tag{};
   bool extra_key = false;  ///< it is compared; neither: all namespaces
   bool salt = false;
 

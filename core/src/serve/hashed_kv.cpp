@@ -16,7 +16,7 @@ HashedKv::HashedKv(RequestBook& book)
       prefix_of_(static_cast<std::size_t>(pool_.block_count())),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
-      tags_(prefix_of_.size()),
+      tags_(std::make_unique_for_overwrite<NamespaceTag[]>(prefix_of_.size())),
       rows_(static_cast<std::size_t>(book.options.max_requests)) {
   const std::size_t most = request_blocks(book.options);
   for (Row& row : rows_) {

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -94,11 +95,11 @@ class HashedKv final : private BlockListener {
   BlockPool pool_;
   KvPlaces places_;
   RequestBook& book_;
-  TenantOwners* owners_;                 ///< of blocks; null: tenants have no shares
-  std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
-  std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
-  std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found
-  std::vector<NamespaceTag> tags_;       ///< by block, of those that are registered
+  TenantOwners* owners_;                  ///< of blocks; null: tenants have no shares
+  std::vector<PrefixHash> prefix_of_;     ///< by block, of those that are registered
+  std::vector<std::uint8_t> found_;       ///< by block: it is the one that its hash finds
+  std::vector<std::uint8_t> had_state_;   ///< by block, of those that are found
+  std::unique_ptr<NamespaceTag[]> tags_;  ///< by block, written when it is registered
   std::int64_t evicted_blocks_ = 0;
   std::vector<Row> rows_;  ///< by request
   std::vector<BlockId> matched_;

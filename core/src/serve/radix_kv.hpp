@@ -149,7 +149,7 @@ class RadixKv final : public ElasticIndex {
   std::int64_t evicted_kv_tokens_ = 0;
   std::span<const Token> inserted_;        ///< the tokens of the tree's insert that runs
   std::span<const KvIndex> inserted_kv_;   ///< and their KV
-  NamespaceTag inserted_tag_;              ///< and their namespace
+  NamespaceTag inserted_tag_{};            ///< and their namespace
   std::vector<SlotId> places_;             ///< [states, groups]
   std::vector<PrefixHash> prefix_of_;      ///< by state, with events or tiers
   std::vector<std::uint8_t> is_reported_;  ///< by state: events and tiers know that it is stored

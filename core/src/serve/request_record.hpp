@@ -43,7 +43,7 @@ struct alignas(64) RequestRecord {
   bool running = false;
   bool begun = false;           ///< a pass was committed: the state is where StateTable says, no longer in its hit
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
-  NamespaceTag tag;             ///< of the prompt's namespace
+  NamespaceTag tag{};           ///< of the prompt's namespace
   Namespace name_space;         ///< of the epoch in which it started
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;

@@ -15,7 +15,7 @@ StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews&
       publication_(group.blocks + reserved_state_blocks),
       news_(news),
       prefix_of_(static_cast<std::size_t>(group.blocks + reserved_state_blocks)),
-      tags_(prefix_of_.size()),
+      tags_(std::make_unique_for_overwrite<NamespaceTag[]>(prefix_of_.size())),
       found_(prefix_of_.size(), 0) {
   take_null_block();
   pool_.add_listener(*this);

@@ -69,9 +69,9 @@ class StateBlocks final : private BlockListener {
   BlockPool pool_;
   PublicationCheck publication_;
   CacheNews& news_;
-  std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
-  std::vector<NamespaceTag> tags_;     ///< the same
-  std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
+  std::vector<PrefixHash> prefix_of_;     ///< by block, of those that are registered
+  std::unique_ptr<NamespaceTag[]> tags_;  ///< by block, written when it is registered
+  std::vector<std::uint8_t> found_;       ///< by block: it is the one that its hash finds
   std::int64_t evictions_ = 0;
   std::vector<BlockId> all_;  ///< scratch, with room for every block
 };

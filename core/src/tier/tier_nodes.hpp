@@ -87,7 +87,7 @@ struct TierNode {
   bool used = false;                ///< the node exists
   bool is_tagged = false;           ///< `tag` is known: the device had the KV since the cache was made
   bool is_forgotten = false;        ///< its contents leave as soon as nothing moves or reads them
-  NamespaceTag tag;
+  NamespaceTag tag{};
 
   /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
