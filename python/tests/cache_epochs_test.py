@@ -2,38 +2,19 @@
 """Weights that change while requests run, and namespaces that are forgotten."""
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from combinations import LAYOUTS, PROMPT, make_small, serve
 
 import stateport as sp
 
-PROMPT = list(range(33))
 TENANT, ADAPTER = sp.Namespace(salt=b"tenant"), sp.Namespace(extra_key=b"adapter")
-LAYOUTS = {"slots": sp.SlotLayout(3, 12), "columns": sp.ColumnLayout([sp.StateGroup(16, 40, layout_fingerprint=4)])}
-
-
-def make(index: str, layout: str, **options: Any) -> sp.RequestCache:
-    return sp.RequestCache(index, LAYOUTS[layout], max_requests=3, max_request_tokens=64, kv_tokens=640, **options)
-
-
-def serve(cache: sp.RequestCache, namespace: sp.Namespace | None = None) -> int:
-    """Computes the prompt. Answers how many of its tokens were cached."""
-    with cache.serving(PROMPT, namespace=namespace) as started:
-        while cache.computed(started.request) < len(PROMPT):
-            tokens = cache.chunk([started.request], [64])
-            plan = cache.plan([started.request], tokens)
-            done = cache.computed(started.request) + int(tokens[0]) == len(PROMPT)
-            cache.commit(plan, [1 if done else 0], [7] if done else [])
-    cache.check_invariants()
-    return started.reused_tokens
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("index", ["hash", "tree"])
 class TestEpochs:
     def test_new_weights_find_nothing_of_old_ones(self, index: str, layout: str) -> None:
-        cache = make(index, layout, epoch=5)
+        cache = make_small(index, layout, epoch=5)
         assert (serve(cache), serve(cache), cache.epoch) == (0, 32, 5)
         running = cache.start(PROMPT)
         assert running is not None and running.reused_tokens == 32 and not cache.is_stale(running.request)
@@ -44,7 +25,7 @@ class TestEpochs:
         assert serve(cache) == 32
 
     def test_forgetting_compares_the_names_that_it_is_told_to(self, index: str, layout: str) -> None:
-        cache = make(index, layout)
+        cache = make_small(index, layout)
         for namespace in (None, TENANT, ADAPTER):
             assert (serve(cache, namespace), serve(cache, namespace)) == (0, 32)
         cache.forget(TENANT)
@@ -56,7 +37,7 @@ class TestEpochs:
         assert cache.epoch == 0
 
     def test_a_reset_while_a_request_runs_forgets_everything(self, index: str, layout: str) -> None:
-        cache = make(index, layout)
+        cache = make_small(index, layout)
         assert serve(cache) == 0
         with cache.serving(PROMPT) as running:
             cache.reset()
@@ -71,14 +52,14 @@ def test_names_of_equal_epochs_are_equal() -> None:
         serve(cache)
         return {tuple(event["prefix"]) for event in cache.take_events() if event["kind"] == 0}
 
-    old, changed = make("hash", "slots", events=True), make("hash", "slots", events=True)
+    old, changed = make_small("hash", "slots", events=True), make_small("hash", "slots", events=True)
     changed.advance_epoch()
-    later = make("hash", "slots", events=True, epoch=1)
-    assert names(changed) == names(later) and not names(old) & names(make("hash", "slots", events=True, epoch=1))
+    later = make_small("hash", "slots", events=True, epoch=1)
+    assert names(changed) == names(later) and not names(old) & names(make_small("hash", "slots", events=True, epoch=1))
 
 
 def test_bad_arguments_are_refused_and_change_nothing() -> None:
-    cache = make("hash", "slots")
+    cache = make_small("hash", "slots")
     serve(cache)
     with pytest.raises(sp.InvalidArgument, match="by is 'tenant'"):
         cache.forget(TENANT, by="tenant")
@@ -88,7 +69,7 @@ def test_bad_arguments_are_refused_and_change_nothing() -> None:
         cache.is_stale(7)
     for epoch in (-1, 2**64, True, "1"):
         with pytest.raises(sp.InvalidArgument, match="epoch is"):
-            make("hash", "slots", epoch=epoch)
+            make_small("hash", "slots", epoch=epoch)
     assert cache.advance_epoch(7) == 7
     with pytest.raises(sp.InvalidArgument, match="epoch = 7"):
         cache.advance_epoch(7)

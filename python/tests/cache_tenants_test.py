@@ -5,30 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from combinations import LAYOUTS, make_small, serve
 
 import stateport as sp
 
 QUIET, FLOOD = sp.Namespace(salt=b"quiet"), sp.Namespace(salt=b"flood")
-LAYOUTS = {"slots": sp.SlotLayout(3, 12), "columns": sp.ColumnLayout([sp.StateGroup(16, 40, layout_fingerprint=4)])}
 MEMORY = sp.Eviction("lru", state_bytes=64, kv_bytes_per_token=1)
 
 
 def make(index: str, layout: str, **options: Any) -> sp.RequestCache:
-    options = {"tenant_quotas": 2, "eviction": MEMORY, **options}
-    return sp.RequestCache(index, LAYOUTS[layout], max_requests=3, max_request_tokens=64, kv_tokens=640, **options)
-
-
-def serve(cache: sp.RequestCache, tenant: sp.Namespace | None, first: int = 0) -> int:
-    """Computes a prompt of 33 tokens. Answers how many of them were cached."""
-    prompt = list(range(first, first + 33))
-    with cache.serving(prompt, namespace=tenant) as started:
-        while cache.computed(started.request) < len(prompt):
-            tokens = cache.chunk([started.request], [64])
-            plan = cache.plan([started.request], tokens)
-            done = cache.computed(started.request) + int(tokens[0]) == len(prompt)
-            cache.commit(plan, [1 if done else 0], [7] if done else [])
-    cache.check_invariants()
-    return started.reused_tokens
+    return make_small(index, layout, **{"tenant_quotas": 2, "eviction": MEMORY, **options})
 
 
 def total(usage: sp.TenantUsage) -> int:

@@ -50,20 +50,32 @@ TEST_CASE("every cache gives them when batches are planned ahead of the tokens o
   check_random_schedules(true);
 }
 
-TEST_CASE("two tenants get the oracle's tokens and final states when memory that a plan scrubs is lost") {
+namespace {
+
+/// Runs every cache that keeps something under the schedules that `draw(seed)` draws, and gives what it counted to
+/// `enough(cache, counts)`, unless other seeds were asked for.
+template <class DrawRest, class Enough>
+void check_each_cache(std::uint64_t most_seeds, const DrawRest& draw, const Enough& enough) {
   for (const std::string_view cache : cache_names()) {
     if (cache == "none") continue;
     CAPTURE(cache);
     CacheCounts counts;
     std::uint64_t seeds = 0;
-    test::for_each_seed(60, [&](test::Random&, std::uint64_t seed) {
+    test::for_each_seed(most_seeds, [&](test::Random&, std::uint64_t seed) {
       ++seeds;
-      const Problem problem = draw_problem(seed, {.overlap = seed % 2 == 0, .tenants = true});
-      const auto failure = check(problem, cache, counts);
+      const auto failure = check(draw_problem(seed, draw(seed)), cache, counts);
       if (failure) FAIL(*failure);
     });
-    if (seeds >= 60) CHECK(counts.hit_tokens * 20 > counts.lookup_tokens);
+    if (seeds >= most_seeds) enough(cache, counts);
   }
+}
+
+}  // namespace
+
+TEST_CASE("two tenants get the oracle's tokens and final states when memory that a plan scrubs is lost") {
+  check_each_cache(
+      60, [](std::uint64_t seed) { return Draw{.overlap = seed % 2 == 0, .tenants = true}; },
+      [](std::string_view, const CacheCounts& counts) { CHECK(counts.hit_tokens * 20 > counts.lookup_tokens); });
 }
 
 namespace {
@@ -140,22 +152,14 @@ TEST_CASE("every cache gives those of the weights with which a request began, in
 }
 
 TEST_CASE("a trainer swaps weights every 20 requests while others run, and gets those of the weights that it gave") {
-  for (const std::string_view cache : cache_names()) {
-    if (cache == "none") continue;
-    CAPTURE(cache);
-    CacheCounts counts;
-    std::uint64_t seeds = 0;
-    test::for_each_seed(3, [&](test::Random&, std::uint64_t seed) {
-      ++seeds;
-      const auto failure = check(draw_problem(seed, {.overlap = seed % 2 == 0, .rollouts = true}), cache, counts);
-      if (failure) FAIL(*failure);
-    });
-    if (seeds < 3) continue;
-    CHECK(counts.stale > 15);
-    CHECK(counts.hit_tokens * 16 > counts.lookup_tokens);
-    MESSAGE(cache << ": " << counts.stale << " requests ran when the weights changed; " << counts.hit_tokens << " of "
-                  << counts.lookup_tokens << " tokens were hits");
-  }
+  check_each_cache(
+      3, [](std::uint64_t seed) { return Draw{.overlap = seed % 2 == 0, .rollouts = true}; },
+      [](std::string_view cache, const CacheCounts& counts) {
+        CHECK(counts.stale > 15);
+        CHECK(counts.hit_tokens * 16 > counts.lookup_tokens);
+        MESSAGE(cache << ": " << counts.stale << " requests ran when the weights changed; " << counts.hit_tokens
+                      << " of " << counts.lookup_tokens << " tokens were hits");
+      });
 }
 
 TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {

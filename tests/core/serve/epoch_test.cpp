@@ -53,25 +53,13 @@ std::int64_t found(RequestCache& cache, const Tokens& prompt, const Namespace& n
   return started.reused_tokens;
 }
 
-/// Names of the KV that the cache stored since the last call.
-std::set<std::array<std::uint64_t, 2>> stored(RequestCache& cache) {
+/// Names of the KV that the cache stored, or removed, since the last call.
+std::set<std::array<std::uint64_t, 2>> kv_names(RequestCache& cache, CacheEvent::Kind kind = CacheEvent::Kind::stored) {
   std::set<std::array<std::uint64_t, 2>> names;
   std::array<CacheEvent, 64> events;
   while (const std::size_t count = cache.take_events(events))
     for (const CacheEvent& event : std::span(events).first(count))
-      if (event.kind == CacheEvent::Kind::stored && event.content == CacheContent::kv_block)
-        names.insert(event.prefix.words);
-  return names;
-}
-
-/// The same, of contents that are gone.
-std::set<std::array<std::uint64_t, 2>> removed(RequestCache& cache) {
-  std::set<std::array<std::uint64_t, 2>> names;
-  std::array<CacheEvent, 64> events;
-  while (const std::size_t count = cache.take_events(events))
-    for (const CacheEvent& event : std::span(events).first(count))
-      if (event.kind == CacheEvent::Kind::removed && event.content == CacheContent::kv_block)
-        names.insert(event.prefix.words);
+      if (event.kind == kind && event.content == CacheContent::kv_block) names.insert(event.prefix.words);
   return names;
 }
 
@@ -92,10 +80,10 @@ TEST_CASE("a new epoch finds nothing that older weights made, and its own conten
     serve(*cache, prompt);
     REQUIRE(found(*cache, prompt) == 48);
     const CacheUsage before = cache->usage();
-    const auto old_names = stored(*cache);
+    const auto old_names = kv_names(*cache);
     CHECK(cache->epochs().advance() == 1);
     CHECK(cache->epochs().current() == 1);
-    CHECK(removed(*cache) == old_names);
+    CHECK(kv_names(*cache, CacheEvent::Kind::removed) == old_names);
     CHECK(cache->usage().kv_tokens == 0);
     CHECK(cache->usage().states == 0);
     CHECK(cache->usage().evicted_states == before.evicted_states);
@@ -104,7 +92,7 @@ TEST_CASE("a new epoch finds nothing that older weights made, and its own conten
     CHECK(found(*cache, prompt) == 0);
     serve(*cache, prompt);
     CHECK(found(*cache, prompt) == 48);
-    const auto new_names = stored(*cache);
+    const auto new_names = kv_names(*cache);
     CHECK(new_names.size() == old_names.size());
     CHECK(std::ranges::none_of(new_names, [&](const auto& name) { return old_names.contains(name); }));
   }
@@ -159,9 +147,9 @@ TEST_CASE("equal epochs give contents equal names in every cache") {
       serve(*changed, counting(24), name_space);
       serve(*started_late, counting(24), name_space);
     }
-    const auto names = stored(*changed);
+    const auto names = kv_names(*changed);
     CHECK(names.size() == 3 * 24 / 4);
-    CHECK(names == stored(*started_late));
+    CHECK(names == kv_names(*started_late));
   }
 }
 
@@ -178,7 +166,7 @@ TEST_CASE("an epoch leaves the KV and the state of a request that runs in place,
     longer.resize(60, 7);
     const StartedRequest started = cache->start({.tokens = longer}).value();
     REQUIRE(started.reused_tokens == 48);
-    static_cast<void>(stored(*cache));
+    static_cast<void>(kv_names(*cache));
     static_cast<void>(cache->epochs().advance());
     cache->check_invariants();
     CHECK(cache->epochs().is_stale(started.request));
@@ -276,9 +264,9 @@ TEST_CASE("two caches that forgot the same namespace share no later names of it"
       cache->epochs().forget(ann);
       serve(*cache, counting(25), ann);
     }
-    const auto names = stored(*one);
+    const auto names = kv_names(*one);
     CHECK(names.size() == 6);
-    CHECK(std::ranges::none_of(stored(*other), [&](const auto& name) { return names.contains(name); }));
+    CHECK(std::ranges::none_of(kv_names(*other), [&](const auto& name) { return names.contains(name); }));
   }
 }
 
@@ -293,7 +281,7 @@ TEST_CASE("with more forgotten namespaces than are remembered all are forgotten"
     cache->epochs().forget({.salt = "7"});  // is remembered already
     CHECK_FALSE(cache->epochs().is_stale(running));
     CHECK(found(*cache, prompt, bob) == 24);
-    const auto names = stored(*cache);
+    const auto names = kv_names(*cache);
     cache->epochs().forget({.salt = "one more"});
     CHECK(cache->epochs().current() == 0);
     CHECK(cache->epochs().is_stale(running));
@@ -302,7 +290,7 @@ TEST_CASE("with more forgotten namespaces than are remembered all are forgotten"
     CHECK(cache->usage().kv_tokens == 0);
     serve(*cache, prompt, bob);
     CHECK(found(*cache, prompt, bob) == 24);
-    CHECK(std::ranges::none_of(stored(*cache), [&](const auto& name) { return names.contains(name); }));
+    CHECK(std::ranges::none_of(kv_names(*cache), [&](const auto& name) { return names.contains(name); }));
   }
 }
 
@@ -312,11 +300,11 @@ TEST_CASE("reset() while a request runs forgets everything, and the weights keep
     const auto cache = make_request_cache(with_events(index));
     const Tokens prompt = counting(25);
     serve(*cache, prompt);
-    const auto plain = stored(*cache);
+    const auto plain = kv_names(*cache);
     cache->reset();
     CHECK(found(*cache, prompt) == 0);
     serve(*cache, prompt);
-    CHECK(stored(*cache) == plain);
+    CHECK(kv_names(*cache) == plain);
     const RequestId running = cache->start({.tokens = prompt}).value().request;
     cache->reset();
     CHECK(cache->epochs().current() == 0);
@@ -325,7 +313,7 @@ TEST_CASE("reset() while a request runs forgets everything, and the weights keep
     cache->finish(running);
     // Another cache may have contents of plain names that this one was told to forget.
     serve(*cache, prompt);
-    const auto own = stored(*cache);
+    const auto own = kv_names(*cache);
     CHECK(own.size() == plain.size());
     CHECK(std::ranges::none_of(own, [&](const auto& name) { return plain.contains(name); }));
     CHECK(cache->epochs().advance(5) == 5);
@@ -348,9 +336,9 @@ TEST_CASE("no adapter has the name of an epoch") {
   forged += '\1';
   forged.resize(30, '\0');
   serve(*first, counting(25), {.extra_key = forged});
-  const auto names = stored(*later);
+  const auto names = kv_names(*later);
   CHECK(names.size() == 6);
-  CHECK(std::ranges::none_of(stored(*first), [&](const auto& name) { return names.contains(name); }));
+  CHECK(std::ranges::none_of(kv_names(*first), [&](const auto& name) { return names.contains(name); }));
 }
 
 TEST_CASE("a stale request takes no room for checkpoints from others") {
@@ -365,7 +353,7 @@ TEST_CASE("a stale request takes no room for checkpoints from others") {
     serve(*cache, prompt);
     const std::int64_t before = found(*cache, prompt);
     REQUIRE(before > 0);
-    static_cast<void>(stored(*cache));
+    static_cast<void>(kv_names(*cache));
     for (std::int64_t done = 0; done < 60;) {
       const std::int64_t tokens = cache->chunk(running, 24).tokens;
       const PassRow row{.request = running, .tokens = static_cast<std::int32_t>(tokens)};
@@ -380,7 +368,7 @@ TEST_CASE("a stale request takes no room for checkpoints from others") {
     }
     cache->finish(running);
     cache->check_invariants();
-    CHECK(stored(*cache).empty());
+    CHECK(kv_names(*cache).empty());
     CHECK(found(*cache, prompt) == before);
   }
 }
@@ -459,22 +447,7 @@ TEST_CASE("images of an earlier process stay once a request has used them") {
 
 namespace {
 
-struct Totals {
-  std::int64_t hits = 0;
-  std::int64_t forgotten = 0;
-  std::int64_t stale_rows = 0;
-  std::int64_t loads = 0;
-};
-
 enum class Kind : std::uint8_t { device, tiers, states_alone, arena };
-
-void run(RandomEngine& engine, Totals& totals) {
-  engine.finish();
-  totals.hits += engine.hits;
-  totals.forgotten += engine.forgotten;
-  totals.stale_rows += engine.stale_rows;
-  totals.loads += engine.loads + engine.found_loads;
-}
 
 }  // namespace
 
@@ -484,8 +457,7 @@ TEST_CASE("however often weights change, no pass reads what other weights made")
       if (kind == Kind::arena && in_columns(index)) continue;
       CAPTURE(static_cast<int>(index));
       CAPTURE(static_cast<int>(kind));
-      Totals totals;
-      std::uint64_t ran = 0;
+      RandomRuns runs;
       for_each_seed(100, [&](Random& random, std::uint64_t) {
         RequestCacheOptions options = random_options(random, index);
         options.epoch = static_cast<std::uint64_t>(random.between(0, 2));
@@ -496,26 +468,25 @@ TEST_CASE("however often weights change, no pass reads what other weights made")
         RandomEngine engine(random, options, kind == Kind::states_alone && options.tiers.enabled());
         engine.change_weights();
         for (int step = 0; step < 200; ++step) engine.step();
-        run(engine, totals);
-        ++ran;
+        runs.add(engine);
+        ++runs.seeds;
       });
-      if (ran < 100) continue;
-      CHECK(totals.hits > 100);
-      CHECK(totals.forgotten > 500);
-      CHECK(totals.stale_rows > 500);
-      if (kind == Kind::tiers) CHECK(totals.loads > 5);
+      if (runs.seeds < 100) continue;
+      CHECK(runs.hits > 100);
+      CHECK(runs.forgotten > 500);
+      CHECK(runs.stale_rows > 500);
+      if (kind == Kind::tiers) CHECK(runs.loads + runs.found_loads > 5);
     }
 }
 
 TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
-    Totals totals;
-    std::uint64_t ran = 0;
+    RandomRuns runs;
     for_each_seed(100, [&](Random& random, std::uint64_t) {
       RequestCacheOptions options = random_options(random, index);
       options.tiers = random_tiers(random, options);
-      ++ran;
+      ++runs.seeds;
       if (!options.tiers.enabled()) return;
       if (options.tiers.remote_bytes == 0)
         options.tiers.remote_bytes = 2 * (options.tiers.host_bytes + options.tiers.file_bytes);
@@ -528,11 +499,11 @@ TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
         one.step();
         other.step();
       }
-      run(one, totals);
-      run(other, totals);
+      runs.add(one);
+      runs.add(other);
     });
-    if (ran < 100) continue;
-    CHECK(totals.forgotten > 500);
-    CHECK(totals.loads > 5);
+    if (runs.seeds < 100) continue;
+    CHECK(runs.forgotten > 500);
+    CHECK(runs.loads + runs.found_loads > 5);
   }
 }

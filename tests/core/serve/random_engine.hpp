@@ -172,4 +172,36 @@ class RandomEngine {
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 
+/// Totals over all random engines.
+struct RandomRuns {
+  std::uint64_t seeds = 0;
+  std::int64_t hits = 0;
+  std::int64_t ran_ahead = 0;
+  std::int64_t ahead = 0;
+  std::int64_t end_copies = 0;
+  std::int64_t inserts = 0;
+  std::int64_t forgotten = 0;
+  std::int64_t stale_rows = 0;
+  std::int64_t loads = 0;
+  std::int64_t failed_loads = 0;
+  std::int64_t found_loads = 0;
+  std::int64_t named_hits = 0;
+
+  /// Ends what the engine serves, and counts what it did.
+  void add(RandomEngine& engine) {
+    engine.finish();
+    hits += engine.hits;
+    ran_ahead += engine.ran_ahead;
+    ahead += engine.ahead;
+    end_copies += engine.end_copies;
+    inserts += engine.inserts;
+    forgotten += engine.forgotten;
+    stale_rows += engine.stale_rows;
+    loads += engine.loads;
+    failed_loads += engine.failed_loads;
+    found_loads += engine.found_loads;
+    named_hits += engine.named_hits;
+  }
+};
+
 }  // namespace stateport::test

@@ -713,32 +713,6 @@ TEST_CASE("a request that decodes inside a block of states holds its window alon
 
 namespace {
 
-/// Totals over all random engines.
-struct RandomRuns {
-  std::uint64_t seeds = 0;
-  std::int64_t hits = 0;
-  std::int64_t ran_ahead = 0;
-  std::int64_t ahead = 0;
-  std::int64_t end_copies = 0;
-  std::int64_t inserts = 0;
-  std::int64_t loads = 0;
-  std::int64_t failed_loads = 0;
-  std::int64_t found_loads = 0;
-  std::int64_t named_hits = 0;
-
-  void add(const RandomEngine& engine) {
-    hits += engine.hits;
-    ran_ahead += engine.ran_ahead;
-    ahead += engine.ahead;
-    end_copies += engine.end_copies;
-    inserts += engine.inserts;
-    loads += engine.loads;
-    failed_loads += engine.failed_loads;
-    found_loads += engine.found_loads;
-    named_hits += engine.named_hits;
-  }
-};
-
 RandomRuns run_random_engines(std::uint64_t seeds, Combination index, Below below) {
   RandomRuns runs;
   test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
@@ -746,7 +720,6 @@ RandomRuns run_random_engines(std::uint64_t seeds, Combination index, Below belo
     if (below != Below::nothing) options.tiers = random_tiers(random, options);
     RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled());
     for (int step = 0; step < 200; ++step) engine.step();
-    engine.finish();
     ++runs.seeds;
     runs.add(engine);
   });
@@ -770,10 +743,8 @@ RandomRuns run_random_pairs(std::uint64_t seeds, Combination index, Below below)
       one.step();
       other.step();
     }
-    for (RandomEngine* const engine : {&one, &other}) {
-      engine->finish();
-      runs.add(*engine);
-    }
+    runs.add(one);
+    runs.add(other);
   });
   return runs;
 }
