@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from combinations import LAYOUTS, PROMPT, make_small, serve
 
 import stateport as sp
+from combinations import LAYOUTS, PROMPT, make_small, serve
 
 TENANT, ADAPTER = sp.Namespace(salt=b"tenant"), sp.Namespace(extra_key=b"adapter")
 

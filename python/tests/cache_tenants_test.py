@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from combinations import LAYOUTS, make_small, serve
 
 import stateport as sp
+from combinations import LAYOUTS, make_small, serve
 
 QUIET, FLOOD = sp.Namespace(salt=b"quiet"), sp.Namespace(salt=b"flood")
 MEMORY = sp.Eviction("lru", state_bytes=64, kv_bytes_per_token=1)
