@@ -20,7 +20,7 @@ std::int64_t block_bytes(const RequestCacheOptions& options) {
 
 /// Of a slot, or of a block of states.
 std::int64_t state_bytes(const RequestCacheOptions& options) {
-  return std::max<std::int64_t>(options.memory.state_bytes / static_cast<std::int64_t>(group_count(options)), 1);
+  return options.memory.state_bytes / static_cast<std::int64_t>(group_count(options));
 }
 
 /// A KV block of an index by hash takes the state in its slot along.
@@ -167,6 +167,9 @@ TenantUsage TenantShares::usage(const std::optional<NameKey>& salt) const {
 void require_tenant_quotas(const RequestCacheOptions& options) {
   require(options.tenant_quotas >= 0 && options.tenant_quotas <= tenant_quotas_max, "tenant_quotas",
           options.tenant_quotas, "must be from 0 to 64");
+  require(options.tenant_quotas == 0 || std::cmp_greater_equal(options.memory.state_bytes, group_count(options)),
+          "memory.state_bytes", options.memory.state_bytes,
+          "must be at least the number of groups where tenants have quotas: each block of a state counts");
 }
 
 }  // namespace stateport::detail

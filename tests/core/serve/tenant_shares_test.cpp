@@ -296,6 +296,12 @@ TEST_CASE("quotas that cannot be kept are refused") {
   options.tenant_quotas = 0;
   CHECK(make_request_cache(options)->tenants() == nullptr);
   options.tenant_quotas = 2;
+  RequestCacheOptions of_groups = shared_cache(Combination::tree_columns, 8);
+  columns(of_groups).groups.push_back(columns(of_groups).groups[0]);
+  of_groups.memory.state_bytes = 2;
+  CHECK(make_request_cache(of_groups)->tenants() != nullptr);
+  of_groups.memory.state_bytes = 1;
+  CHECK_THROWS_WITH_AS(make_request_cache(of_groups), doctest::Contains("memory.state_bytes = 1"), InvalidArgument);
   const auto cache = make_request_cache(options);
   CacheTenants& tenants = *cache->tenants();
   const auto refuses = [&](const TenantQuota& quota, const char* argument) {
@@ -334,7 +340,9 @@ TEST_CASE("whatever an engine does, no tenant loses its floor to another, and no
         for_each_seed(300, [&](Random& random, std::uint64_t) {
           RequestCacheOptions options = random_options(random, index);
           options.tenant_quotas = random.between32(1, 2);
-          if (in_columns(index)) options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = 2};
+          if (in_columns(index))
+            options.memory = {.state_bytes = random.between(static_cast<std::int64_t>(group_count(options)), 40),
+                              .kv_bytes_per_token = 2};
           if (arena) draw_arena(random, options);
           if (tiers) options.tiers = random_tiers(random, options);
           RandomEngine engine(random, options, false,

@@ -42,8 +42,8 @@ enum class CheckpointPlacement : std::uint8_t {
 /// The cache keeps a 64th of the memory free (at least two extents of each part), evicts by worth whatever is worth the
 /// least, as with budget_bytes, and moves free extents to the part that is short of them. Extents that hold KV of a
 /// running request stay where they are, and so do those that hold its state: without separate_checkpoints a tree had
-/// better have extents of one slot. A row of a pass that finds no
-/// room may find it once the moves of that answer are settled.
+/// better have extents of one slot. A row of a pass that finds no room may find it once the moves of that answer are
+/// settled.
 struct ArenaOptions {
   std::int64_t bytes = 0;    ///< of physical memory for the extents of both parts; 0: no arena
   ExtentShape kv;            ///< of KV blocks
@@ -152,8 +152,9 @@ struct RequestCacheOptions {
   /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
   /// StateTiersOptions.
   bool scrub = false;
-  /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each costs some
-  /// 30 bytes for each KV block or page and each state. Bytes are counted by `memory`.
+  /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each uses
+  /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes besides.
+  /// Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
   std::int32_t tenant_quotas = 0;
   /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
