@@ -27,8 +27,7 @@ ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
   std::int32_t index = 0;
   for (const StateGroup& group : column_layout(options_).groups) {
     const std::int32_t g = index++;
-    blocks_.emplace_back(group, g, book.news,
-                         eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction),
+    blocks_.emplace_back(group, g, book.news, eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction),
                          book.state_owners(static_cast<std::size_t>(g)));
   }
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {

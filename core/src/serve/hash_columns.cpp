@@ -43,17 +43,33 @@ std::span<const SlotId> HashColumns::states_at(RequestId request, std::int64_t t
 }
 
 std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& names) {
-  const std::span<const BlockId> cached = kv_.match(id, record(id).tokens.all(), names);
-  OpenedPrompt opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
+  kv_.hash(id, record(id).tokens.all(), names);
+  const std::span<const BlockId> cached = kv_.match(id);
+  return take_hit(id, cached, longest_hit(id, cached));
+}
+
+std::optional<OpenedPrompt> HashColumns::refresh(RequestId id) {
+  const std::span<const BlockId> cached = kv_.match(id);
+  const std::int64_t reused_tokens = longest_hit(id, cached);
+  if (reused_tokens <= book_.opened_of(id).reused_tokens) return std::nullopt;
+  rows_.release(id);
+  return take_hit(id, cached, reused_tokens);
+}
+
+/// How many tokens of a prompt with these cached blocks can be reused.
+std::int64_t HashColumns::longest_hit(RequestId id, std::span<const BlockId> cached) const {
+  if (book_.columns.mode == AlignMode::none) return 0;
   const std::int64_t grid = rows_.grid();
-  const std::int64_t upto = std::min(record(id).prompt_tokens - 1, opened.cached_tokens);
-  if (book_.columns.mode != AlignMode::none)
-    opened.reused_tokens = longest_state_hit(upto, grid, grid, [&](std::int32_t column) {
-                             return has_states(id, (column + 1) * grid);
-                           }).tokens;
-  kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
-  rows_.begin(id, opened.reused_tokens, states_at(id, opened.reused_tokens));
-  if (opened.cached_tokens > opened.reused_tokens) opened.lost = why_lost(id, opened.reused_tokens, cached);
+  const std::int64_t upto = std::min(record(id).prompt_tokens - 1, std::ssize(cached) * options_.block_size_tokens);
+  return longest_state_hit(upto, grid, grid, [&](std::int32_t column) { return has_states(id, (column + 1) * grid); })
+      .tokens;
+}
+
+OpenedPrompt HashColumns::take_hit(RequestId id, std::span<const BlockId> cached, std::int64_t reused_tokens) {
+  OpenedPrompt opened{.reused_tokens = reused_tokens, .cached_tokens = std::ssize(cached) * options_.block_size_tokens};
+  kv_.begin(id, cached.first(static_cast<std::size_t>(reused_tokens / options_.block_size_tokens)));
+  rows_.begin(id, reused_tokens, states_at(id, reused_tokens));
+  if (opened.cached_tokens > reused_tokens) opened.lost = why_lost(id, reused_tokens, cached);
   return opened;
 }
 

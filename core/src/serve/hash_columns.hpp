@@ -20,6 +20,7 @@ class HashColumns final : public RequestIndex {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> refresh(RequestId request) override;
   bool reserve(RequestId request, std::int64_t upto) override {
     return kv_.reserve(request, upto) && rows_.reserve(request, upto);
   }
@@ -56,6 +57,8 @@ class HashColumns final : public RequestIndex {
 
  private:
   [[nodiscard]] BlockId find_state(RequestId request, std::size_t group, std::int64_t tokens) const;
+  [[nodiscard]] OpenedPrompt take_hit(RequestId request, std::span<const BlockId> cached, std::int64_t reused_tokens);
+  [[nodiscard]] std::int64_t longest_hit(RequestId request, std::span<const BlockId> cached) const;
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
   [[nodiscard]] std::span<const SlotId> states_at(RequestId request, std::int64_t tokens);
   [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;

@@ -70,25 +70,41 @@ HashSlots::~HashSlots() {
 }
 
 std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& names) {
-  const RequestRecord& prompt = record(id);
-  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), names);
+  kv_.hash(id, record(id).tokens.all(), names);
+  requests_[id.index()] = {.live = requests_[id.index()].live};
+  return take_hit(id, look_up(id));
+}
+
+std::optional<OpenedPrompt> HashSlots::refresh(RequestId id) {
+  const BlockMatch match = look_up(id);
+  if (match.skip_tokens <= book_.opened_of(id).reused_tokens) return std::nullopt;
+  return take_hit(id, match);
+}
+
+/// Its blocks are in matched_.
+BlockMatch HashSlots::look_up(RequestId id) {
+  const std::size_t cached = kv_.match(id).size();
   const GrowingHashes& hashes = kv_.hashes(id);
-  matched_.resize(cached.size());
-  const BlockMatch match = matcher_.match({.chunk_tokens = prompt.prompt_tokens,
-                                           .keys = hashes.keys().first(cached.size()),
-                                           .prefixes = hashes.prefixes().first(cached.size())},
-                                          matched_);
+  matched_.resize(cached);
+  return matcher_.match({.chunk_tokens = record(id).prompt_tokens,
+                         .keys = hashes.keys().first(cached),
+                         .prefixes = hashes.prefixes().first(cached)},
+                        matched_);
+}
+
+OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   begin(id, match.matched_blocks, static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens));
   Request& request = requests_[id.index()];
-  request = {.live = request.live,
-             .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
-             .known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens};
+  const SlotId before = request.pinned;
+  request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
+  if (before.valid()) allocator_.unpin(before);
+  request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
   if (request.pinned.valid()) book_.ages.reused(request.pinned, book_.now_s);
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
-  return OpenedPrompt{.reused_tokens = match.skip_tokens,
-                      .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
-                      .lost = match.lost,
-                      .hit = request.pinned};
+  return {.reused_tokens = match.skip_tokens,
+          .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
+          .lost = match.lost,
+          .hit = request.pinned};
 }
 
 /// A request that holds blocks makes them the most recent, and their states with them. A state is only as recent as the

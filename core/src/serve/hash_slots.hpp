@@ -23,6 +23,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> refresh(RequestId request) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
@@ -77,6 +78,8 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
   [[nodiscard]] SlotAllocatorOptions allocator_options();
+  [[nodiscard]] BlockMatch look_up(RequestId request);
+  [[nodiscard]] OpenedPrompt take_hit(RequestId request, const BlockMatch& match);
   void begin(RequestId request, std::int32_t matched, std::int32_t hit);
   void plan_saves(Pass& pass, const RowPlan& row);
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);

@@ -34,10 +34,14 @@ HashedKv::~HashedKv() {
   pool_.remove_listener(*this);
 }
 
-std::span<const BlockId> HashedKv::match(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
+void HashedKv::hash(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
   Row& row = rows_[request.index()];
   row.hashes.clear();
   row.hashes.extend(hasher_, tokens, names);
+}
+
+std::span<const BlockId> HashedKv::match(RequestId request) {
+  const Row& row = rows_[request.index()];
   matched_.resize(row.hashes.size());
   const std::size_t found = pool_.find_prefix(row.hashes.keys(), matched_);
   std::size_t same = 0;
@@ -49,6 +53,7 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   Row& row = rows_[request.index()];
   pool_.advance_tick();
   pool_.retain(blocks);
+  pool_.release(row.blocks);
   row.blocks.assign(blocks.begin(), blocks.end());
   row.ids.clear();
   for (const BlockId block : blocks) row.ids.push_back(places_.of(block));

@@ -26,10 +26,12 @@ class HashedKv final : private BlockListener {
   HashedKv(const HashedKv&) = delete;
   HashedKv& operator=(const HashedKv&) = delete;
 
-  /// The leading blocks of the prompt that are cached, confirmed by the whole prefix hash. Valid until the next call.
-  [[nodiscard]] std::span<const BlockId> match(RequestId request, std::span<const Token> tokens,
-                                               const PromptNames& names);
-  /// The request begins with these blocks.
+  /// Hashes the tokens of a request that begins.
+  void hash(RequestId request, std::span<const Token> tokens, const PromptNames& names);
+  /// The leading blocks of the request's hashed tokens that are cached, confirmed by the whole prefix hash. Valid until
+  /// the next call.
+  [[nodiscard]] std::span<const BlockId> match(RequestId request);
+  /// The request begins with these blocks, instead of those that it has.
   void begin(RequestId request, std::span<const BlockId> blocks);
   /// How many leading blocks the request holds, or can hold because they are cached.
   [[nodiscard]] std::size_t cached_blocks(RequestId request) const;

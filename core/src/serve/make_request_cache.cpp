@@ -134,6 +134,7 @@ namespace {
 void check_options(const RequestCacheOptions& options) {
   detail::require_sizes(options);
   detail::require_arena(options);
+  detail::require_share_running(options);
   static_cast<void>(scratch_slots(options));
   const auto check_fingerprint = [&](std::uint64_t fingerprint) {
     require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",

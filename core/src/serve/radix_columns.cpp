@@ -34,10 +34,20 @@ void RadixColumns::on_freed(std::span<const SlotId> places) {
 }
 
 std::optional<OpenedPrompt> RadixColumns::open(RequestId id, const PromptNames& names) {
-  std::optional<OpenedPrompt> opened = kv_.open(id, names, nullptr);
-  if (opened->hit.valid()) book_.ages.reused(opened->hit, book_.now_s);
-  rows_.begin(id, opened->reused_tokens, opened->hit.valid() ? kv_.places(opened->hit) : std::span<const SlotId>{});
-  opened->hit = SlotId{};
+  return take_hit(id, *kv_.open(id, names, nullptr));
+}
+
+std::optional<OpenedPrompt> RadixColumns::refresh(RequestId id) {
+  const std::optional<OpenedPrompt> opened = kv_.refresh(id);
+  if (!opened) return std::nullopt;
+  rows_.release(id);
+  return take_hit(id, *opened);
+}
+
+OpenedPrompt RadixColumns::take_hit(RequestId id, OpenedPrompt opened) {
+  if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
+  rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
+  opened.hit = SlotId{};
   return opened;
 }
 

@@ -21,6 +21,7 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> refresh(RequestId request) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override { rows_.place(pass, index); }
   void unplace(Pass& pass) override { rows_.unplace(pass); }
@@ -55,6 +56,7 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
 
  private:
   void on_freed(std::span<const SlotId> places) override;
+  [[nodiscard]] OpenedPrompt take_hit(RequestId request, OpenedPrompt opened);
   [[nodiscard]] bool can_free(std::size_t group, std::int64_t blocks) const;
   [[nodiscard]] bool holds_states(RequestId request, std::int64_t boundary);
   void donate(RequestId request, std::int64_t boundary);

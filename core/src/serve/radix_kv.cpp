@@ -89,7 +89,8 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
   freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
   for (Request& request : requests_) {
     request.row.reserve(request_blocks(options_) * static_cast<std::size_t>(options_.block_size_tokens));
-    if (reports(options_)) request.hashes = GrowingHashes(request_blocks(options_));
+    if (reports(options_) || options_.share_running.least_tokens > 0)
+      request.hashes = GrowingHashes(request_blocks(options_));
   }
 }
 
@@ -168,9 +169,29 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
       return std::nullopt;
     }
   }
+  request.hashes.clear();
+  return opened_at_hit(id);
+}
+
+std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
+  Request& request = requests_[id.index()];
+  const std::int64_t prompt = record(id).prompt_tokens;
+  const auto usable = record(id).tokens.first(prompt - 1);
+  if (tree_.peek(usable, name_space(id)).tokens <= request.hit.tokens) return std::nullopt;
+  release_kv(id, request.held_tokens);
+  request.row.resize(static_cast<std::size_t>(prompt));
+  const PromptPast past = request.hit.past;
+  request.hit = tree_.match(usable, name_space(id), request.row, Lookup::again, prompt);
+  request.hit.past = past;
+  request.lock = tree_.lock(request.hit);
+  return opened_at_hit(id);
+}
+
+/// The request holds its hit, and the KV of the hit stands in its row.
+OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
+  Request& request = requests_[id.index()];
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.held_tokens = request.hit.tokens;
-  request.hashes.clear();
   OpenedPrompt opened{.reused_tokens = request.hit.tokens,
                       .cached_tokens = request.hit.walked_tokens,
                       .lost = request.hit.lost,
@@ -409,8 +430,8 @@ void RadixKv::count_movable(MemoryPart part, std::int32_t count, std::span<std::
   const SlotPool& slots = tree_.slots();
   for (std::int32_t i = 0; i < slots.capacity_slots(); ++i)
     by_extent[static_cast<std::size_t>(i / count)] +=
-        !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller &&
-        slots.lock_count(SlotId{i}) == 0 && (!book_.tenants || book_.tenants->is_movable(SlotId{i}));
+        !slots.is_free(SlotId{i}) && slots.owner(SlotId{i}) != SlotPool::caller && slots.lock_count(SlotId{i}) == 0 &&
+        (!book_.tenants || book_.tenants->is_movable(SlotId{i}));
 }
 
 void RadixKv::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {

@@ -49,6 +49,8 @@ class RadixKv final : public ElasticIndex {
   /// number of its own, too, and another state is evicted for it if need be. None: there is no such number, and nothing
   /// is locked.
   [[nodiscard]] std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names, SlotId* live);
+  /// See RequestIndex.
+  [[nodiscard]] std::optional<OpenedPrompt> refresh(RequestId request);
   /// Takes KV for `upto` tokens, whole pages. False: there is too little.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
 
@@ -122,7 +124,7 @@ class RadixKv final : public ElasticIndex {
     PrefixLock lock;
     PrefixMatch hit;
     Namespace name_space;  ///< with the media
-    GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
+    GrowingHashes hashes;  ///< with events, tiers or share_running: of the pages of its tokens
     PrefixLock cached;     ///< while something is loaded: all that the tree has of the prompt
   };
 
@@ -131,6 +133,7 @@ class RadixKv final : public ElasticIndex {
     return requests_[request.index()].name_space;
   }
   [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
+  [[nodiscard]] OpenedPrompt opened_at_hit(RequestId request);
   void look_further(RequestId request, OpenedPrompt& opened) const;
   void reclaim(const Freed& freed);
   void on_kv_event(const KvEvent& event);

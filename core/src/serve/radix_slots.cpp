@@ -60,13 +60,23 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   const std::optional<OpenedPrompt> opened = kv_.open(id, names, book_.slots.separate_checkpoints ? nullptr : &live);
   if (!opened) return std::nullopt;
   requests_[id.index()] = {.live = live.value()};
-  book_.states.of(id)[0] = {.read_column = opened->reused_tokens > 0 ? 0 : -1};
-  if (opened->hit.valid()) book_.ages.reused(opened->hit, book_.now_s);
-  if (ends_.empty()) return opened;
-  if (live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
-  if (opened->hit.valid() && std::exchange(ends_[opened->hit.index()], std::uint8_t{0}) != 0)
-    answers_.continued(record(id).tag);
+  if (!ends_.empty() && live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
+  begin_from(id, *opened);
   return opened;
+}
+
+std::optional<OpenedPrompt> RadixSlots::refresh(RequestId id) {
+  const std::optional<OpenedPrompt> opened = kv_.refresh(id);
+  if (opened) begin_from(id, *opened);
+  return opened;
+}
+
+void RadixSlots::begin_from(RequestId id, const OpenedPrompt& opened) {
+  book_.states.of(id)[0] = {.read_column = opened.reused_tokens > 0 ? 0 : -1};
+  if (!opened.hit.valid()) return;
+  book_.ages.reused(opened.hit, book_.now_s);
+  if (!ends_.empty() && std::exchange(ends_[opened.hit.index()], std::uint8_t{0}) != 0)
+    answers_.continued(record(id).tag);
 }
 
 PromptChunk RadixSlots::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {

@@ -24,6 +24,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> refresh(RequestId request) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
@@ -60,6 +61,7 @@ class RadixSlots final : public RequestIndex {
   };
 
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
+  void begin_from(RequestId request, const OpenedPrompt& opened);
   [[nodiscard]] SlotId take_slot();
   void return_slot(SlotId slot);
   [[nodiscard]] bool is_made(RequestId request, std::int64_t tokens);

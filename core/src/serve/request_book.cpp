@@ -28,6 +28,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       passes(options),
       records(make_records(options)),
       opened(records.size()),
+      asked(records.size()),
       named(records.size()),
       states(records.size(), groups),
       after(groups),
@@ -44,9 +45,24 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
 }
 
 void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept {
-  NamedPositions& of_request = named[request.index()];
+  NamedPositions& of_request = asked[request.index()];
   of_request.count = positions.size();
   for (std::size_t i = 0; i < positions.size(); ++i) of_request.at[i] = floor_to(positions[i], grid_tokens);
+  named[request.index()] = of_request;
+}
+
+bool RequestBook::can_add_breakpoint(RequestId request, std::int64_t position) const noexcept {
+  const NamedPositions& of_request = named[request.index()];
+  return of_request.count < asked[request.index()].count + awaited_max ||
+         std::ranges::binary_search(of_request.all(), position);
+}
+
+void RequestBook::add_breakpoint(RequestId request, std::int64_t position) noexcept {
+  NamedPositions& of_request = named[request.index()];
+  if (std::ranges::binary_search(of_request.all(), position)) return;
+  std::size_t i = of_request.count++;
+  for (; i > 0 && of_request.at[i - 1] > position; --i) of_request.at[i] = of_request.at[i - 1];
+  of_request.at[i] = position;
 }
 
 }  // namespace stateport::detail

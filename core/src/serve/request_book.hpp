@@ -32,10 +32,14 @@ struct RequestBook {
     std::vector<StepCommit> steps;
   };
 
-  /// Prompt::breakpoints on the grid of states, ascending; some may be 0 or equal.
+  /// Positions of other requests that wait for one (PrefixWaits), at most.
+  static constexpr std::size_t awaited_max = 8;
+
+  /// Positions on the grid of states, ascending; some may be 0 or equal.
   struct NamedPositions {
-    std::array<std::int64_t, breakpoints_max> at = {};
+    std::array<std::int64_t, breakpoints_max + awaited_max> at = {};
     std::size_t count = 0;
+    [[nodiscard]] std::span<const std::int64_t> all() const noexcept { return std::span(at).first(count); }
   };
 
   explicit RequestBook(const RequestCacheOptions& options);
@@ -45,9 +49,13 @@ struct RequestBook {
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
 
+  /// Where the request leaves a checkpoint whatever the placement.
   [[nodiscard]] std::span<const std::int64_t> breakpoints_of(RequestId request) const noexcept {
-    const NamedPositions& positions = named[request.index()];
-    return std::span(positions.at).first(positions.count);
+    return named[request.index()].all();
+  }
+  /// Prompt::breakpoints alone.
+  [[nodiscard]] std::span<const std::int64_t> asked_breakpoints_of(RequestId request) const noexcept {
+    return asked[request.index()].all();
   }
   void note_lack(MemoryPart part, std::int64_t numbers) noexcept {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
@@ -66,6 +74,10 @@ struct RequestBook {
     return tenants ? &tenants->states(group) : nullptr;
   }
   void set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept;
+  /// A request that waits adds this position, a multiple of grid_tokens. It can if the position is there already, or
+  /// fewer than awaited_max were added.
+  [[nodiscard]] bool can_add_breakpoint(RequestId request, std::int64_t position) const noexcept;
+  void add_breakpoint(RequestId request, std::int64_t position) noexcept;
 
   const RequestCacheOptions options;
   const SlotLayout& slots;      ///< slot_layout(options)
@@ -77,7 +89,8 @@ struct RequestBook {
   PassQueue passes;
   std::vector<RequestRecord> records;  ///< by request
   std::vector<OpenedPrompt> opened;    ///< by request
-  std::vector<NamedPositions> named;   ///< by request
+  std::vector<NamedPositions> asked;   ///< by request: Prompt::breakpoints
+  std::vector<NamedPositions> named;   ///< by request: these, and those of requests that wait for it
   /// After the computed tokens. The index says in open() where a state begins, RequestIndex::note_memory() fills in the
   /// slots.
   StateTable states;

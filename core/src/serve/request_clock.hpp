@@ -8,7 +8,8 @@ namespace stateport::detail {
 /// The caller's clock in seconds, as the cache counts it: it goes on where it was when the caller's begins again.
 class RequestClock {
  public:
-  /// The caller's time, which is not before the one of the last call unless restart() came between. Answers the cache's.
+  /// The caller's time, which is not before the one of the last call unless restart() came between. Answers the
+  /// cache's.
   [[nodiscard]] double at(double caller_s) noexcept {
     caller_s_ = caller_s;
     offset_s_ = std::max(offset_s_, now_s_ - caller_s);

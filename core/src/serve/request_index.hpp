@@ -41,6 +41,10 @@ class RequestIndex : public SharedIndex {
   /// Finds the cached beginning of the prompt and takes the memory that the request needs from its start on. The record
   /// holds the prompt already; `names` has all of its media. None: there is no room, and nothing was taken.
   [[nodiscard]] virtual std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) = 0;
+  /// Looks the prompt of a request up again that has not begun, and no pass of which is outstanding. If more of it can
+  /// be reused than before, the request starts from there, and gives back the memory that it took since. None: nothing
+  /// changed. Evicts nothing.
+  [[nodiscard]] virtual std::optional<OpenedPrompt> refresh(RequestId request) = 0;
   /// How much of the prompt the next pass runs, which begins at `start` and has a budget of `tokens` tokens.
   [[nodiscard]] virtual PromptChunk split(const RequestRecord& /*record*/, std::int64_t /*start*/,
                                           std::int64_t tokens) const {

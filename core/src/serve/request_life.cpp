@@ -34,8 +34,9 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   if (options.scrub) marks_.emplace(book_.options, book_.states);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
+  if (options.share_running.least_tokens > 0) waits_.emplace(book_, *index_);
   if (options.tiers.enabled()) {
-    tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr);
+    tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr, waits_ ? &*waits_ : nullptr);
     book_.news.set_tiers(tiers_->index());
   }
   epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
@@ -72,25 +73,86 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   record.running = true;
   record.computed = opened->reused_tokens;
   book_.opened[id.index()] = *opened;
+  if (waits_) waits_->start(id);
   StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
   if (tiers_) {
     tiers_->start(id, prompt.search, *opened, started);
   } else {
     if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
-    book_.stats.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
+    count_lookup(id, 1);
   }
-  const std::int64_t usable_tokens = floor_to(record.prompt_tokens - 1, std::int64_t{book_.options.block_size_tokens});
+  if (waits_ && !started.load && prompt.search != PromptSearch::device) {
+    waits_->consider(id);
+    if (waits_->waits(id)) started.waits_for = waits_->wait_of(id);
+  }
+  return answer_start(id, started);
+}
+
+std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
+  const RequestRecord& record = checked(request);
+  require_state(!record.begun, "refresh", "request", request.value(), "has committed a pass");
+  for (std::size_t i = 0; i < book_.passes.size(); ++i)
+    require_state(book_.passes.at(i).row_of[request.index()] < 0, "refresh", "request", request.value(),
+                  "is in an outstanding pass");
+  if (waits(request) || !look_up_again(request)) return std::nullopt;
+  end_waits();
+  const OpenedPrompt& opened = book_.opened_of(request);
+  StartedRequest started{.request = request, .reused_tokens = opened.reused_tokens, .lost = opened.lost};
+  if (opened.lost) started.lost_tokens = opened.cached_tokens - opened.reused_tokens;
+  return answer_start(request, started);
+}
+
+StartedRequest RequestLife::answer_start(RequestId id, StartedRequest started) {
+  const std::int64_t prompt = book_.record(id).prompt_tokens;
+  const std::int64_t usable_tokens = floor_to(prompt - 1, std::int64_t{book_.options.block_size_tokens});
   if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
+  if (started.waits_for) started.lost.reset();
   index_->note_memory(id);
   started.transfers = take_transfers();
-  started.breakpoints = book_.breakpoints_of(id);
+  started.breakpoints = book_.asked_breakpoints_of(id);
   return started;
+}
+
+/// False: no more of the prompt is cached than the request reuses already.
+bool RequestLife::look_up_again(RequestId id) {
+  RequestRecord& record = book_.records[id.index()];
+  if (record.stale) return false;
+  const std::optional<OpenedPrompt> opened = index_->refresh(id);
+  if (!opened) return false;
+  if (tiers_) {
+    tiers_->refresh(id, *opened);
+  } else {
+    count_lookup(id, -1);
+    book_.opened[id.index()] = *opened;
+    count_lookup(id, 1);
+  }
+  record.computed = opened->reused_tokens;
+  index_->note_memory(id);
+  return true;
+}
+
+/// Without tiers, which count their lookups: 1 counts the last lookup of the request, -1 takes it back.
+void RequestLife::count_lookup(RequestId id, int sign) {
+  const OpenedPrompt& opened = book_.opened_of(id);
+  book_.stats.count_lookup(book_.record(id).prompt_tokens, opened.reused_tokens, opened.cached_tokens, opened.lost,
+                           sign);
+}
+
+/// Requests whose waits are over continue from what is cached now, unless they have to wait for others.
+void RequestLife::end_waits() {
+  if (!waits_) return;
+  while (const std::optional<RequestId> id = waits_->take_over()) {
+    const std::int64_t before = book_.record(*id).computed;
+    static_cast<void>(look_up_again(*id));
+    book_.stats.awaited_tokens += book_.record(*id).computed - before;
+    waits_->consider(*id);
+  }
 }
 
 PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) const {
   const RequestRecord& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
-  if (tiers_ && tiers_->waits(request)) return {};
+  if (waits(request)) return {};
   const std::int64_t start = book_.passes.bounds(request, record.computed, book_.passes.size()).low;
   if (start >= record.prompt_tokens) return {.tokens = budget_tokens, .least_budget = 1};
   return index_->split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
@@ -127,9 +189,8 @@ RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
-  if (tiers_)
-    for (const PassRow& row : rows)
-      require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
+  for (std::size_t i = 0; (tiers_ || waits_) && i < rows.size(); ++i)
+    require(!waits(rows[i].request), "rows.request", rows[i].request, "waits for a load, or for another request");
   if (book_.passes.size() == limit) drop_newest();
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
@@ -172,7 +233,7 @@ void RequestLife::note_moved_kv() {
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
   const RequestRecord& record = checked(request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
-  require(!tiers_ || !tiers_->waits(request), "request", request, "waits for a load");
+  require(!waits(request), "request", request, "waits for a load, or for another request");
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
@@ -251,7 +312,7 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
 /// Counts the named positions that the row, part of a prompt, ran over.
 void RequestLife::count_breakpoints(const RowPlan& row) {
   std::int64_t before = row.start;
-  for (const std::int64_t at : book_.breakpoints_of(row.request)) {
+  for (const std::int64_t at : book_.asked_breakpoints_of(row.request)) {
     if (at > row.start + row.tokens) return;
     if (at <= before) continue;
     before = at;
@@ -305,6 +366,8 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
+  if (waits_) waits_->count_commit();
+  end_waits();
   PassCommit commit = take_commit();
   if (arena_) move_memory();
   if (tiers_) tiers_->end_call();
@@ -342,7 +405,11 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  if (tiers_ && tiers_->end_later(request)) return {};  // the places of its load must stay
+  if (waits_) waits_->end(request);
+  if (tiers_ && tiers_->end_later(request)) {  // the places of its load must stay
+    end_waits();
+    return {};
+  }
   if (tiers_) tiers_->stop_asking(request);
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
@@ -358,7 +425,8 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   book_.records[request.index()].quiet_until = 0;
   free_requests_.push_back(request.next());
   --book_.running;
-  naming_requests_ -= !book_.breakpoints_of(request).empty();
+  naming_requests_ -= !book_.asked_breakpoints_of(request).empty();
+  end_waits();
   if (tiers_) tiers_->end_call();
   if (book_.end_copies.empty()) return {};
   return {.transfers = take_transfers(), .copies = book_.end_copies};
@@ -368,7 +436,7 @@ HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
   const RequestRecord& record = checked(request);
   require(group < book_.groups, "group", group, "is out of range");
   require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
-  require_state(!tiers_ || !tiers_->waits(request), "places", "request", request.value(), "waits for a load");
+  require_state(!waits(request), "places", "request", request.value(), "waits for a load, or for another request");
   if (record.computed == 0) return {};
   return {.tokens = record.computed,
           .kv = index_->kv_of(request),
@@ -438,6 +506,7 @@ void RequestLife::check_invariants() const {
         book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
     book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
   }
+  if (waits_) waits_->check();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

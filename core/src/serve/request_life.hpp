@@ -5,6 +5,7 @@
 
 #include "serve/batch_check.hpp"
 #include "serve/memory_arena.hpp"
+#include "serve/prefix_waits.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_epochs.hpp"
@@ -28,6 +29,7 @@ class RequestLife final : public RequestCache {
   explicit RequestLife(const RequestCacheOptions& options);
 
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) override;
+  [[nodiscard]] std::optional<StartedRequest> refresh(RequestId request) override;
   [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override;
   [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) override;
   void cancel(PassId pass) override;
@@ -60,6 +62,13 @@ class RequestLife final : public RequestCache {
     require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return book_.record(request);
   }
+  [[nodiscard]] bool waits(RequestId request) const {
+    return (tiers_ && tiers_->waits(request)) || (waits_ && waits_->waits(request));
+  }
+  void count_lookup(RequestId request, int sign);
+  [[nodiscard]] bool look_up_again(RequestId request);
+  void end_waits();
+  [[nodiscard]] StartedRequest answer_start(RequestId request, StartedRequest started);
   Pass& plan_rows(std::span<const PassRow> rows, bool inserts);
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
   [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
@@ -82,6 +91,7 @@ class RequestLife final : public RequestCache {
   std::vector<GroupCommit> group_commits_;
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
+  std::optional<PrefixWaits> waits_;       ///< with options.share_running
   std::optional<RequestTiers> tiers_;
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;

@@ -34,13 +34,15 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 
 }  // namespace
 
-RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks)
+RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks,
+                           PrefixWaits* waits)
     : cache_(cache),
       device_(device),
       records_(book.records),
       opened_(book.opened),
       stats_(book.stats),
       marks_(marks),
+      waits_(waits),
       block_size_(book.options.block_size_tokens),
       index_(setup_of(book.options, book.news.listener())),
       requests_(records_.size()),
@@ -160,12 +162,29 @@ void RequestTiers::go_on(RequestId id) {
   Request& request = requests_[id.index()];
   request.wait = Wait::nothing;
   count(id);
-  if (std::exchange(request.ended, false)) cache_.end(id, RequestEnd::aborted);
+  if (std::exchange(request.ended, false)) {
+    cache_.end(id, RequestEnd::aborted);
+  } else if (waits_ != nullptr) {
+    waits_->consider(id);
+  }
 }
 
-void RequestTiers::count(RequestId id) noexcept {
+void RequestTiers::refresh(RequestId id, const OpenedPrompt& opened) noexcept {
+  Request& request = requests_[id.index()];
+  count(id, -1);
+  request.device_tokens = opened.reused_tokens;
+  request.cached_tokens = std::max(request.cached_tokens, opened.cached_tokens);
+  if (opened.lost || request.device_tokens == request.cached_tokens) request.lost = opened.lost;
+  opened_[id.index()] = opened;
+  opened_[id.index()].cached_tokens = request.cached_tokens;
+  opened_[id.index()].lost = request.lost;
+  count(id);
+}
+
+void RequestTiers::count(RequestId id, int sign) noexcept {
   const Request& request = requests_[id.index()];
-  stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost);
+  stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost,
+                      sign);
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "serve/prefix_waits.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_index.hpp"
 #include "serve/request_record.hpp"
@@ -19,8 +20,8 @@ namespace stateport::detail {
 /// The part of a RequestCache that deals with tiers: the loads of requests, and reports about requests to a TierIndex.
 class RequestTiers final : public CacheTiers {
  public:
-  /// The arguments must outlive it. The options are checked, but for the tiers. `marks` may be null.
-  RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks);
+  /// The arguments must outlive it. The options are checked, but for the tiers. `marks` and `waits` may be null.
+  RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks, PrefixWaits* waits);
 
   SettledTransfers settle(std::span<const TransferResult> results) override;
   [[nodiscard]] bool is_loading(RequestId request) const override;
@@ -36,6 +37,8 @@ class RequestTiers final : public CacheTiers {
   /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`, and counts the
   /// request unless it waits.
   void start(RequestId request, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started);
+  /// The request, which does not wait, was looked up again on the device, and reuses more of its prompt.
+  void refresh(RequestId request, const OpenedPrompt& opened) noexcept;
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return requests_[request.index()].wait != Wait::nothing;
   }
@@ -78,7 +81,7 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool look_again(RequestId request);
   void finish_load(RequestId request, bool done);
   void go_on(RequestId request);
-  void count(RequestId request) noexcept;
+  void count(RequestId request, int sign = 1) noexcept;
 
   RequestCache& cache_;
   RequestIndex& device_;
@@ -86,6 +89,7 @@ class RequestTiers final : public CacheTiers {
   std::span<OpenedPrompt> opened_;
   CacheStats& stats_;
   TenantMarks* marks_;
+  PrefixWaits* waits_;
   std::int64_t block_size_;
   TierIndex index_;
   std::vector<Request> requests_;

@@ -76,27 +76,28 @@ double AgeHistogram::quantile_s(double part) const noexcept {
   return upper_s(buckets - 1);
 }
 
-void CacheStats::count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept {
-  ++requests;
-  requests_hit += hit_tokens_of_request > 0;
-  prompt_tokens += prompt_tokens_of_request;
-  hit_tokens += hit_tokens_of_request;
-  hit_flops += cost.of(0, hit_tokens_of_request);
+void CacheStats::count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
+                               int sign) noexcept {
+  requests += sign;
+  requests_hit += hit_tokens_of_request > 0 ? sign : 0;
+  prompt_tokens += sign * prompt_tokens_of_request;
+  hit_tokens += sign * hit_tokens_of_request;
+  hit_flops += sign * cost.of(0, hit_tokens_of_request);
 }
 
-void CacheStats::count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens) noexcept {
+void CacheStats::count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens, int sign) noexcept {
   if (to_tokens <= from_tokens) return;
   Loss& loss = lost[static_cast<std::size_t>(reason)];
-  ++loss.requests;
-  loss.tokens += to_tokens - from_tokens;
-  loss.flops += cost.of(from_tokens, to_tokens);
+  loss.requests += sign;
+  loss.tokens += sign * (to_tokens - from_tokens);
+  loss.flops += sign * cost.of(from_tokens, to_tokens);
 }
 
 void CacheStats::count_lookup(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
-                              std::int64_t walked_tokens, std::optional<LostHit> reason) noexcept {
-  count_request(prompt_tokens_of_request, hit_tokens_of_request);
-  if (reason) count_loss(*reason, hit_tokens_of_request, walked_tokens);
-  count_loss(LostHit::never_stored, walked_tokens, prompt_tokens_of_request);
+                              std::int64_t walked_tokens, std::optional<LostHit> reason, int sign) noexcept {
+  count_request(prompt_tokens_of_request, hit_tokens_of_request, sign);
+  if (reason) count_loss(*reason, hit_tokens_of_request, walked_tokens, sign);
+  count_loss(LostHit::never_stored, walked_tokens, prompt_tokens_of_request, sign);
 }
 
 std::string to_string(const CacheStats& stats) {
@@ -116,6 +117,8 @@ std::string to_string(const CacheStats& stats) {
                    per_cent(static_cast<double>(loss.tokens), static_cast<double>(stats.prompt_tokens)),
                    per_cent(loss.flops, flops));
   }
+  if (stats.awaited_tokens > 0)
+    fmt::format_to(std::back_inserter(text), "hit after a wait for another request: {} tokens\n", stats.awaited_tokens);
   if (stats.breakpoints_kept + stats.breakpoints_refused > 0)
     fmt::format_to(std::back_inserter(text), "breakpoints: {} kept, {} refused\n", stats.breakpoints_kept,
                    stats.breakpoints_refused);
@@ -139,6 +142,9 @@ std::string to_prometheus(const CacheStats& stats, std::string_view prefix) {
              &Loss::requests);
   add_losses(text, prefix, "lost_tokens_total", "Tokens that were computed again, by reason.", stats, &Loss::tokens);
   add_losses(text, prefix, "lost_flops_total", "FLOPs of these tokens, by reason.", stats, &Loss::flops);
+  if (stats.awaited_tokens > 0)
+    add_counter(text, prefix, "awaited_tokens_total", "Of the hit tokens, those that requests waited for.",
+                stats.awaited_tokens);
   if (stats.breakpoints_kept + stats.breakpoints_refused > 0) {
     add_counter(text, prefix, "breakpoints_kept_total", "Named positions of prompts that got a checkpoint.",
                 stats.breakpoints_kept);

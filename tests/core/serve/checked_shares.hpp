@@ -32,6 +32,10 @@ class CheckedShares final : public RequestCache {
   PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override {
     return cache_->chunk(request, budget_tokens);
   }
+  std::optional<StartedRequest> refresh(RequestId request) override {
+    const Guard guard(*this, {salts_.at(request)});
+    return cache_->refresh(request);
+  }
   PassPlan plan(std::span<const PassRow> rows) override {
     Salts salts = of_passes();
     for (const PassRow& row : rows) salts.push_back(salts_.at(row.request));

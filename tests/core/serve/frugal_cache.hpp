@@ -42,6 +42,9 @@ class FrugalCache final : public RequestCache {
   PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override {
     return frugal([&] { return cache_->chunk(request, budget_tokens); });
   }
+  std::optional<StartedRequest> refresh(RequestId request) override {
+    return frugal([&] { return cache_->refresh(request); });
+  }
   PassPlan plan(std::span<const PassRow> rows) override {
     return frugal([&] { return cache_->plan(rows); });
   }

@@ -101,6 +101,8 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
   else
     draw_slots(random, options, layout);
   if (random.chance(25)) options.tenant_quotas = random.between32(1, 2);
+  if (random.chance(40) && !(in_columns(kind) && columns(options).mode == AlignMode::none))
+    options.share_running = {.least_tokens = random.between(1, 12), .longest_commits = random.between32(1, 30)};
   return options;
 }
 
@@ -153,6 +155,7 @@ void RandomEngine::step() {
   if (dice < 4) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
   if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
+  if (dice >= 13 && dice < 16 && !running_.empty()) refresh();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -270,6 +273,8 @@ void RandomEngine::check_loss(const StartedRequest& started, const Tokens& promp
     REQUIRE(cache_->stats().requests == before.requests);
     return;
   }
+  REQUIRE((!started.waits_for || !started.lost));
+  if (started.waits_for) return;
   REQUIRE(started.lost.has_value() == (started.reused_tokens < usable || started.lost_tokens > 0));
   REQUIRE((started.lost_tokens > 0) == (started.lost.value_or(LostHit::never_stored) != LostHit::never_stored));
   const CacheStats now = cache_->stats();
@@ -301,7 +306,7 @@ std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearc
                                       .breakpoints = named});
   if (!started) return std::nullopt;
   begin(started->transfers);
-  if (search == PromptSearch::device) REQUIRE_FALSE(started->load);
+  if (search == PromptSearch::device) REQUIRE_FALSE((started->load || started->waits_for));
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
   REQUIRE(std::ranges::equal(started->breakpoints, on_grid(named)));
   hits += started->reused_tokens > 0;
@@ -346,7 +351,71 @@ void RandomEngine::start() {
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens,
                                 .named = on_grid(named)};
-  if (!started->load && started->reused_tokens > 0) check_places(started->request);
+  if (started->waits_for) note_wait(*started->waits_for, running_.at(started->request));
+  if (!started->load && !started->waits_for && started->reused_tokens > 0) check_places(started->request);
+}
+
+/// The request that it waits for is another one, has more to compute, and has the same prefix.
+void RandomEngine::note_wait(const PrefixWait& wait, Live& live) {
+  const Live& other = running_.at(wait.request);
+  REQUIRE(&other != &live);
+  REQUIRE(wait.tokens >= live.reused_tokens + options_.share_running.least_tokens);
+  REQUIRE((wait.tokens < live.prompt && wait.tokens <= other.prompt));
+  REQUIRE(cache_->computed(wait.request) < wait.tokens);
+  REQUIRE(seen(other, 0, wait.tokens) == seen(live, 0, wait.tokens));
+  live.waits = true;
+  ++waits;
+}
+
+/// Requests whose waits are over have what was cached then. No request waits too long.
+void RandomEngine::follow_waits(bool committed) {
+  for (auto& [id, live] : running_) {
+    if (!live.waits) continue;
+    const std::int64_t computed = cache_->computed(id);
+    REQUIRE(computed >= live.reused_tokens);
+    hits += computed > live.reused_tokens;
+    live.reused_tokens = computed;
+    live.waited_commits += committed;
+    live.waits = cache_->chunk(id, options_.max_request_tokens) == PromptChunk{};
+    REQUIRE((!live.waits || live.waited_commits < options_.share_running.longest_commits));
+    if (!live.waits && computed > 0) check_places(id);
+  }
+}
+
+/// Looks a request up again. Another request with the same prompt would find the same now.
+void RandomEngine::refresh() {
+  const RequestId id = pick();
+  Live& live = running_.at(id);
+  if (cache_->computed(id) != live.reused_tokens) return;
+  for (const auto* batch : {&pass_, &planned_})
+    if (*batch)
+      for (const RunRow& row : (*batch)->rows)
+        if (row.request == id) return;
+  if (live.begun) return;
+  const CacheStats before = cache_->stats();
+  const std::int64_t computed = live.reused_tokens;
+  const std::optional<StartedRequest> more = cache_->refresh(id);
+  REQUIRE(cache_->computed(id) == (more ? more->reused_tokens : computed));
+  REQUIRE(cache_->stats().requests == before.requests);
+  REQUIRE(cache_->stats().hit_tokens - before.hit_tokens == cache_->computed(id) - computed);
+  if (more) {
+    REQUIRE(more->reused_tokens > computed);
+    REQUIRE(!(more->load || more->waits_for));
+    begin(more->transfers);
+    live.reused_tokens = more->reused_tokens;
+    follow_waits(false);
+    ++hits;
+    ++refreshed;
+    check_places(id);
+  }
+  const bool is_loading = options_.tiers.enabled() && cache_->tiers()->is_loading(id);
+  if (is_loading || live.waits || cache_->epochs().is_stale(id) || !random_.chance(50)) return;
+  if (options_.tiers.enabled() && !may_begin()) return;
+  const Old same{Tokens(live.tokens.begin(), live.tokens.begin() + live.prompt), live.names};
+  const auto started = start(same, PromptSearch::device, {});
+  if (!started) return;
+  if (started->lost != LostHit::locked_pool) REQUIRE(started->reused_tokens == live.reused_tokens);
+  static_cast<void>(cache_->end(started->request, RequestEnd::aborted));
 }
 
 /// Of a request that has not run yet.
@@ -360,7 +429,7 @@ void RandomEngine::insert() {
   const RequestId id = pick();
   const Live& live = running_.at(id);
   const std::int64_t first = cache_->computed(id);
-  if (live.loading_tokens || first >= live.prompt) return;
+  if (live.loading_tokens || live.waits || first >= live.prompt) return;
   std::int64_t tokens = random_.between(first + 1, live.prompt);
   const std::int64_t whole = tokens / options_.block_size_tokens * options_.block_size_tokens;
   if (whole > first && random_.chance(70)) tokens = whole;
@@ -370,6 +439,7 @@ void RandomEngine::insert() {
   if (!inserted && arena_) arena_->begin(cache_->arena()->take());
   if (!inserted) return;
   ++inserts;
+  running_.at(id).begun = true;
   const RowPlan& row = inserted->plan.rows[0];
   world_.before(inserted->plan);
   if (marked_ != nullptr) marked_->before(inserted->plan);
@@ -378,6 +448,7 @@ void RandomEngine::insert() {
   world_.after(inserted->commit);
   if (arena_) arena_->begin(inserted->commit.memory);
   if (marked_ != nullptr) marked_->after(inserted->commit);
+  follow_waits(true);
   for (std::size_t g = 0; g < group_count(options_); ++g)
     REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
   if (tokens == live.prompt) end(id);  // it has no token to sample from
@@ -451,6 +522,7 @@ void RandomEngine::end(RequestId id) {
   world_.after_end(ended.copies);
   if (marked_ != nullptr) marked_->after_end(ended.copies);
   running_.erase(id);
+  follow_waits(false);
 }
 
 void RandomEngine::plan() {
@@ -568,6 +640,9 @@ void RandomEngine::commit() {
   world_.after(commit);
   if (arena_) arena_->begin(commit.memory);
   if (marked_ != nullptr) marked_->after(commit);
+  for (const RunRow& row : pass_->rows)
+    if (row.live && row.room) running_.at(row.request).begun = true;
+  follow_waits(true);
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;
     const Live& live = running_.at(row.request);
@@ -682,6 +757,9 @@ void RandomEngine::follow_loads() {
       ++(computed == *live.loading_tokens ? loads : failed_loads);
     }
     live.loading_tokens.reset();
+    live.reused_tokens = computed;
+    live.waits = cache_->chunk(id, options_.max_request_tokens) == PromptChunk{};
+    waits += live.waits;
   }
 }
 

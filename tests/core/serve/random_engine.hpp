@@ -73,6 +73,8 @@ class RandomEngine {
   [[nodiscard]] const ArenaWorld* arena() const noexcept { return arena_ ? &*arena_ : nullptr; }
   std::int64_t quotas = 0;      ///< that were set
   std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
+  std::int64_t waits = 0;       ///< for other requests
+  std::int64_t refreshed = 0;   ///< requests that found more when they were looked up again
 
  private:
   /// The names of a prompt. The world sees a prompt with other names as other tokens.
@@ -94,6 +96,9 @@ class RandomEngine {
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
     std::vector<std::int64_t> named;  ///< on the grid of states
+    bool begun = false;               ///< a pass was committed, or a prefix inserted
+    bool waits = false;               ///< for another request
+    std::int64_t waited_commits = 0;
   };
   struct RunRow {
     RequestId request;
@@ -134,6 +139,9 @@ class RandomEngine {
   void check_stale(bool forgot_all);
   void end(RequestId id);
   void check_places(RequestId id);
+  void refresh();
+  void note_wait(const PrefixWait& wait, Live& live);
+  void follow_waits(bool committed);
   void insert();
   void plan();
   void take(const PassPlan& plan);

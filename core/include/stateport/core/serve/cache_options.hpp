@@ -118,6 +118,18 @@ struct ColumnLayout {
 /// RequestCacheOptions::tenant_quotas.
 inline constexpr std::int32_t tenant_quotas_max = 64;
 
+/// Prompts that wait for a request which computes their prefix, so that it is computed once. A prompt waits if it
+/// shares more with the unfinished prompt of an earlier request than is cached. Its wait is over once that request has
+/// computed the shared prefix, or has ended. It then reuses what is cached, and may wait for another request.
+///
+/// An engine passes over a request that waits, as over one that waits for a tier, and runs the others.
+struct ShareRunning {
+  /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
+  /// of a prompt with index tree.
+  std::int64_t least_tokens = 0;
+  std::int32_t longest_commits = 1024;  ///< of the cache, after which a request waits no longer
+};
+
 struct RequestCacheOptions {
   CacheIndex index = CacheIndex::hash;
   std::variant<SlotLayout, ColumnLayout> layout;  ///< of states in the engine's stores
@@ -153,9 +165,10 @@ struct RequestCacheOptions {
   /// StateTiersOptions.
   bool scrub = false;
   /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each uses
-  /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes besides.
-  /// Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
+  /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes
+  /// besides. Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
   std::int32_t tenant_quotas = 0;
+  ShareRunning share_running;
   /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;

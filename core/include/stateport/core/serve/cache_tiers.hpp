@@ -13,7 +13,8 @@ namespace stateport {
 
 /// The answer of CacheTiers::settle.
 struct SettledTransfers {
-  std::int32_t ready_requests = 0;  ///< number of requests that stopped waiting for loads or finds
+  /// Number of requests that stopped waiting for loads or finds. Some may wait for other requests now (ShareRunning).
+  std::int32_t ready_requests = 0;
   TransferPlan transfers;
 };
 

@@ -73,9 +73,9 @@ struct TenantUsage {
 /// Shares of tenants in the memory of the device. A quota is a rule of eviction: it moves nothing, and reserves nothing
 /// that its tenant does not use. Not thread-safe, as its cache.
 ///
-/// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less, even
-/// if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict its
-/// content within the floor only if nothing else can be evicted.
+/// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less,
+/// even if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict
+/// its content within the floor only if nothing else can be evicted.
 ///
 /// Limit. Content of a tenant with more than most_bytes is evicted before all other content. Each commit and each end
 /// evicts its content until it has no more than that, or its running requests hold the rest, even while memory is free.
@@ -144,11 +144,19 @@ class RequestCache {
   /// clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
-  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, or for
-  /// a tier. A pass ends at a breakpoint of the prompt, if it does not save its state there. In columns a pass ends on
-  /// a boundary, also on the last one before the prompt's last token: the same prompt hits there. A budget below a
-  /// block may therefore run nothing. After the prompt: budget_tokens. With a pass outstanding: behind that. Throws for
-  /// a request that does not run and a budget < 0. O(1).
+  /// Looks the prompt of a waiting request up again: since start() other requests may have computed more of it. An
+  /// engine asks when it is about to schedule the request. The device alone is searched. None: no more is found, or the
+  /// request waits for a tier or for another request, and nothing changed. Else the answer replaces that of start(),
+  /// and memory that failed or cancelled plans took for the request is free again. stats() counts the last lookup
+  /// alone. Throws InvalidArgument for a request that does not run, InvalidState after its first commit or insert, and
+  /// while a pass with it is outstanding. O(tokens), and hashes nothing.
+  [[nodiscard]] virtual std::optional<StartedRequest> refresh(RequestId request) = 0;
+
+  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, for a
+  /// tier, or for another request (ShareRunning). A pass ends at a breakpoint of the prompt, if it does not save its
+  /// state there. In columns a pass ends on a boundary, also on the last one before the prompt's last token: the same
+  /// prompt hits there. A budget below a block may therefore run nothing. After the prompt: budget_tokens. With a pass
+  /// outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. The spans of the plan are valid until the next plan(), insert(), cancel(), commit()
@@ -171,9 +179,9 @@ class RequestCache {
                                           std::span<const Token> sampled) = 0;
 
   /// Names the KV and the checkpoint of a request's hit, for an engine that copies them into memory of its own. Both
-  /// stay in place, and the answer valid, until the first commit or insert of the request or its end. Throws
+  /// stay in place, and the answer valid, until the first commit, insert or refresh of the request or its end. Throws
   /// InvalidArgument for a request that does not run and a group that does not exist, InvalidState after the first
-  /// commit or insert, and while the request waits for a tier. O(1).
+  /// commit or insert, and while the request waits. O(1).
   [[nodiscard]] virtual HitPlaces places(RequestId request, std::size_t group = 0) const = 0;
 
   /// Inserts the KV and the state of the first `tokens` tokens of the request's prompt. The engine has both in memory
@@ -187,7 +195,7 @@ class RequestCache {
   /// only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be cached already.
   /// Index hash in slots: its blocks are named again, and must get the same content. Otherwise the request reads the
   /// cached KV, and no request reads the engine's copy. None: the tokens find no room; with an arena CacheArena::take()
-  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits for a tier, and for
+  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits, and for
   /// tokens that are computed already or beyond the prompt;
   /// InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;

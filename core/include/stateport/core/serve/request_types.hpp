@@ -30,7 +30,7 @@ struct MediaKey {
 enum class PromptSearch : std::uint8_t {
   everywhere,  ///< on the device and below, and the remote tier is asked for more
   known,       ///< the remote tier is not asked
-  device       ///< nothing is loaded: the request can run at once
+  device       ///< nothing is loaded, and no other request awaited: the request can run at once
 };
 
 /// The share of a tenant in the memory of the device. Bytes are counted by RequestCacheOptions::memory: of KV and
@@ -69,16 +69,28 @@ struct TierLoad {
   Medium medium = Medium::host;  ///< the slowest tier that something is loaded from; elsewhere: none of them
 };
 
+/// A request that waits until another one has computed the prefix that both share (ShareRunning).
+struct PrefixWait {
+  RequestId request;        ///< the one that computes it
+  std::int64_t tokens = 0;  ///< length of the prefix, where that request leaves a checkpoint
+
+  friend bool operator==(const PrefixWait&, const PrefixWait&) = default;
+};
+
 struct StartedRequest {
   RequestId request;
-  std::int64_t reused_tokens = 0;  ///< the first pass begins here, unless `load` is set; less than the prompt
-  std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
+  /// The first pass begins here, unless `load` or `waits_for` is set; less than the prompt.
+  std::int64_t reused_tokens = 0;
+  std::int64_t lost_tokens = 0;  ///< whose KV is cached beyond reused_tokens, and which are computed again
   /// Why no more is reused. Without lost_tokens it is never_stored. None: all whole blocks before the last token of the
-  /// prompt are reused, or the request waits for a tier.
+  /// prompt are reused, or the request waits.
   std::optional<LostHit> lost;
   /// More is on its way from a tier, or may be. Until that has ended (CacheTiers::settle) no pass can run the request:
   /// chunk() answers 0. The engine computes the tokens that do not arrive.
   std::optional<TierLoad> load;
+  /// Another request is computing more of this prompt. Until the wait is over no pass can run this request: chunk()
+  /// answers 0. Then RequestCache::computed() says how much it reuses.
+  std::optional<PrefixWait> waits_for;
   TransferPlan transfers;  ///< see CacheTiers
   /// Where the checkpoints of Prompt::breakpoints are to lie, one for each: rounded down to whole blocks, in columns to
   /// those of the last group. 0: inside the first block, so nowhere. Valid until the request ends.
@@ -88,7 +100,7 @@ struct StartedRequest {
 /// How much of a prompt the next pass of a request runs, in tokens.
 struct PromptChunk {
   std::int64_t tokens = 0;        ///< at most the budget
-  std::int64_t least_budget = 0;  ///< the smallest budget for which `tokens` is not 0; 0: the request waits for a tier
+  std::int64_t least_budget = 0;  ///< the smallest budget for which `tokens` is not 0; 0: the request waits
 
   friend bool operator==(const PromptChunk&, const PromptChunk&) = default;
 };
