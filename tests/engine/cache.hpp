@@ -3,6 +3,7 @@
 
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/ids.hpp>
+#include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "model.hpp"
@@ -33,6 +34,7 @@ struct Sequence {
   std::int64_t computed = 0;    ///< tokens whose KV and state are there, of passes that the host has read back
   std::int64_t end_tokens = 0;  ///< the request is complete with this number of tokens
   bool loading = false;         ///< something was on its way from a tier when `computed` was set
+  bool scheduled = false;       ///< it was ready for a batch once
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
   std::vector<std::int64_t> breakpoints = {};  ///< of the prompt
   std::vector<Began> began = {};               ///< the last one holds as long as it runs
@@ -76,15 +78,16 @@ struct TierCounts {
 };
 
 struct CacheCounts {
-  std::int64_t lookup_tokens = 0;  ///< asked for
-  std::int64_t hit_tokens = 0;     ///< not computed again
-  std::int64_t copies = 0;         ///< states copied by the library: restores, checkpoints, moves
-  std::int64_t evictions = 0;      ///< states that lost their place
-  std::int64_t planned_ahead = 0;  ///< batches, before the one before them was read back
-  std::int64_t ready_ahead = 0;    ///< of these, whose plan was complete at once
-  std::int64_t memory_moves = 0;   ///< in an arena: extents that got memory or gave it back
-  std::int64_t stale = 0;          ///< sequences that ran when their weights became old
-  std::int64_t kv_copies = 0;      ///< the same: KV blocks that were copied out of such an extent
+  std::int64_t lookup_tokens = 0;   ///< asked for
+  std::int64_t hit_tokens = 0;      ///< not computed again
+  std::int64_t copies = 0;          ///< states copied by the library: restores, checkpoints, moves
+  std::int64_t evictions = 0;       ///< states that lost their place
+  std::int64_t planned_ahead = 0;   ///< batches, before the one before them was read back
+  std::int64_t ready_ahead = 0;     ///< of these, whose plan was complete at once
+  std::int64_t memory_moves = 0;    ///< in an arena: extents that got memory or gave it back
+  std::int64_t awaited_tokens = 0;  ///< of hit_tokens: that sequences waited for
+  std::int64_t stale = 0;           ///< sequences that ran when their weights became old
+  std::int64_t kv_copies = 0;       ///< the same: KV blocks that were copied out of such an extent
   TierCounts tiers;
 
   CacheCounts& operator+=(const CacheCounts& other);
@@ -143,6 +146,8 @@ struct CacheOptions {
   ArenaRoom arena;          ///< of caches in slots
   std::uint64_t epoch = 0;  ///< RequestCacheOptions::epoch
   bool overlap = false;     ///< batches are planned before the one before them is read back
+  bool refresh = false;     ///< prompts are looked up again when they are scheduled
+  ShareRunning share;
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
   Fault fault = Fault::none;
 };
@@ -185,8 +190,8 @@ class EngineCache {
   /// The sequence started before that. None: the cache does not know, because it keeps nothing.
   [[nodiscard]] virtual std::optional<bool> is_stale(const Sequence&) const { return std::nullopt; }
 
-  /// False: something is on its way to the sequence from a tier, and no batch can have it. Sets `computed` when that
-  /// has ended.
+  /// False: something is on its way to the sequence from a tier, or another sequence is computing its prefix, and no
+  /// batch can have it. Sets `computed` when that has ended.
   [[nodiscard]] virtual bool ready(Sequence&) { return true; }
   /// Waits for transfers between the device and the tiers. False: none is under way.
   virtual bool wait() { return false; }

@@ -135,6 +135,26 @@ TEST_CASE("every cache gives them when prompts name positions and states lie bef
   }
 }
 
+TEST_CASE("every cache gives them when requests come at once and wait for each other's prefixes, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(30),
+                .arena = random.chance(20),
+                .named = random.chance(20),
+                .weights = random.chance(20),
+                .bursts = true};
+  };
+  const auto one = [](std::string_view cache, bool, std::uint64_t seed) { return cache == cache_of_seed(seed); };
+  for (const auto& [cache, count] : check_combinations(draw, one)) {
+    CAPTURE(cache);
+    CHECK(count.hit_tokens * 6 > count.lookup_tokens);
+    CHECK(count.awaited_tokens > 10);
+    MESSAGE(cache << ": " << count.hit_tokens << " of " << count.lookup_tokens << " tokens were hits, "
+                  << count.awaited_tokens << " of them waited for");
+  }
+}
+
 TEST_CASE("every cache gives those of the weights with which a request began, in all combinations") {
   const auto draw = [](test::Random& random, bool tiers) {
     return Draw{.overlap = random.chance(50),

@@ -29,6 +29,7 @@ struct Arguments {
   bool tenants = false;
   bool named = false;
   bool weights = false;
+  bool bursts = false;
   bool arena = false;
 };
 
@@ -38,7 +39,8 @@ Draw given(const Arguments& arguments) {
             .tenants = arguments.tenants,
             .arena = arguments.arena,
             .named = arguments.named,
-            .weights = arguments.weights};
+            .weights = arguments.weights,
+            .bursts = arguments.bursts};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -95,6 +97,7 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
   if (arguments.tiers) print(counts.tiers);
+  if (arguments.bursts) std::printf("%lld tokens were waited for\n", static_cast<long long>(counts.awaited_tokens));
   if (arguments.arena)
     std::printf("%lld moves of memory, %lld KV blocks copied\n", static_cast<long long>(counts.memory_moves),
                 static_cast<long long>(counts.kv_copies));
@@ -118,6 +121,7 @@ int main(int argc, char** argv) {
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
   app.add_flag("--weights", arguments.weights, "change weights while requests run, of all or (with --tenants) of one");
   app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
+  app.add_flag("--bursts", arguments.bursts, "serve requests that come at once and wait for each other's prefixes");
   app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);

@@ -48,6 +48,7 @@ bool RequestEngineCache::start(Sequence& sequence) {
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
   sequence.computed = started->reused_tokens;
   sequence.loading = started->load.has_value();
+  sequence.scheduled = false;
   return true;
 }
 
@@ -175,12 +176,18 @@ void RequestEngineCache::reset() {
   waits_ = false;
 }
 
-/// Whether the load that a sequence waits for has ended, with or without success.
+/// Whether that for which a sequence waits has ended, with or without success. A sequence that is scheduled for the
+/// first time is looked up again.
 bool RequestEngineCache::ready(Sequence& sequence) {
-  if (!tiers_) return true;
-  if (cache_->tiers()->is_loading(id(sequence))) return false;
-  if (sequence.loading) sequence.computed = cache_->computed(id(sequence));
+  if (sequence.scheduled) return true;
+  const RequestId request = id(sequence);
+  if (tiers_ && cache_->tiers()->is_loading(request)) return false;
+  if (cache_->chunk(request, sequence.prefill) == PromptChunk{}) return false;
+  if (options_.refresh) static_cast<void>(cache_->refresh(request));
+  sequence.computed = cache_->computed(request);
+  if (options_.tenants && !tiers_) check_own(sequence, sequence.computed);
   sequence.loading = false;
+  sequence.scheduled = true;
   return true;
 }
 
@@ -201,6 +208,7 @@ CacheCounts RequestEngineCache::counts() const {
   CacheCounts counts = counts_;
   counts.lookup_tokens = cache_->stats().prompt_tokens;
   counts.hit_tokens = cache_->stats().hit_tokens;
+  counts.awaited_tokens = cache_->stats().awaited_tokens;
   counts.evictions = cache_->usage().evicted_states;
   if (arena_) counts.memory_moves = arena_->moves();
   if (arena_) counts.kv_copies = arena_->copies();

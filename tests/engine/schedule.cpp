@@ -99,6 +99,25 @@ void draw_names(test::Random& random, Schedule& schedule) {
   }
 }
 
+/// The request comes with the one before it, and shares its prompt or the beginning of it.
+void draw_burst(test::Random& random, const PlannedRequest& before, PlannedRequest& request) {
+  request.arrival_step = before.arrival_step + random.between32(0, 1);
+  const std::vector<Token> own = std::exchange(request.prompt, before.prompt);
+  if (random.chance(40)) return;
+  request.prompt.resize(static_cast<std::size_t>(random.between(1, std::ssize(request.prompt))));
+  const auto added = std::min<std::ptrdiff_t>(std::ssize(own), random.between32(0, 6));
+  request.prompt.insert(request.prompt.end(), own.begin(), own.begin() + added);
+}
+
+/// Behind all other draws, too.
+void draw_waits(test::Random& random, CacheOptions& cache) {
+  cache.refresh = random.chance(70);
+  cache.share = {.least_tokens = random.between(0, 3) * cache.block_size,
+                 .longest_commits = random.chance(70) ? 1000 : random.between32(1, 20)};
+  cache.max_running = random.between32(2, 6);
+  if (random.chance(50)) cache.kv_tokens = cache.max_running * cache.max_tokens;
+}
+
 /// Behind all other draws, too.
 void draw_weights(test::Random& random, Schedule& schedule) {
   const auto requests = static_cast<std::int32_t>(schedule.requests.size());
@@ -207,6 +226,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
       request.prompt = schedule.requests.back().prompt;
       request.arrival_step = schedule.requests.back().arrival_step;
     }
+    if (draw.bursts && id > 0 && random.chance(60)) draw_burst(random, schedule.requests.back(), request);
     longest = std::max(longest, static_cast<std::int32_t>(request.prompt.size()) + request.new_tokens);
     problem.answers.push_back(answer_alone(target_model(schedule), request.prompt, request.new_tokens));
     schedule.requests.push_back(std::move(request));
@@ -219,6 +239,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   if (draw.tiers) draw_restarts(random, schedule);
   if (draw.named) draw_names(random, schedule);
   if (draw.weights) draw_weights(random, schedule);
+  if (draw.bursts) draw_waits(random, cache);
   if (draw.rollouts) draw_rollouts(random, schedule);
   if (draw.arena)
     cache.arena = {.kv_blocks = random.between32(1, 6),
@@ -244,8 +265,10 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
       << cache.alignment << ", tail " << cache.tail << ", named saves " << cache.named_saves
-      << (cache.overlap ? ", overlap" : "") << (cache.arena.kv_blocks > 0 ? ", arena" : "") << ", groups "
-      << cache.state_groups << ", budget " << schedule.budget_tokens << ", noise " << schedule.draft_noise;
+      << (cache.overlap ? ", overlap" : "") << (cache.refresh ? ", refresh" : "") << ", share "
+      << cache.share.least_tokens << " for " << cache.share.longest_commits
+      << (cache.arena.kv_blocks > 0 ? ", arena" : "") << ", groups " << cache.state_groups << ", budget "
+      << schedule.budget_tokens << ", noise " << schedule.draft_noise;
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
         << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")

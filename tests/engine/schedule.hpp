@@ -93,6 +93,7 @@ struct Draw {
   bool arena = false;    ///< KV and states share one, in caches in slots
   bool named = false;    ///< prompts name positions, and some caches leave states before tails
   bool weights = false;  ///< they change while requests run
+  bool bursts = false;   ///< requests with a common prefix come at once, and may wait for each other
   /// A trainer's rollouts: 100 requests, of which 8 run at a time and 20 arrive with each version of the weights.
   bool rollouts = false;
 };

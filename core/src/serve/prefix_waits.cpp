@@ -41,11 +41,11 @@ std::span<const PrefixHash> PrefixWaits::prefixes_of(RequestId request) {
 }
 
 /// The deepest position from `least` to `most` tokens where the other request can leave a checkpoint for those that
-/// wait; 0: there is none. Passes that are planned leave none.
+/// wait; 0: there is none. Passes that are planned leave none, and a request that waits itself begins behind its wait.
 std::int64_t PrefixWaits::place_wait(RequestId other, std::int64_t least, std::int64_t most) const {
   const RequestRecord& record = book_.record(other);
   const std::int64_t planned = book_.passes.bounds(other, record.computed, book_.passes.size()).high;
-  least = std::max(least, planned + 1);
+  least = std::max({least, planned + 1, wait_of(other).tokens + 1});
   const std::int64_t at = floor_to(std::min(most, record.prompt_tokens), book_.grid_tokens);
   if (at < least) return 0;
   if (book_.can_add_breakpoint(other, at)) return at;

@@ -153,7 +153,7 @@ class CheckedShares final : public RequestCache {
   std::unique_ptr<RequestCache> cache_;
   Tenants tenants_;
   std::map<RequestId, Salt> salts_;
-  std::vector<std::vector<RequestId>> passes_;  ///< outstanding
+  std::vector<std::vector<RequestId>> passes_;   ///< outstanding
   std::map<std::uint64_t, TenantQuota> quotas_;  ///< by the length of the name, which tells tenants of tests apart
 };
 

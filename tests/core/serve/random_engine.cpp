@@ -152,10 +152,10 @@ void RandomEngine::join(const RandomEngine& other) {
 void RandomEngine::step() {
   if (cache_->tenants() != nullptr && random_.chance(5)) quotas += set_quota(random_, *cache_);
   const std::int64_t dice = random_.between(0, 19);
-  if (dice < 4) start();
+  for (int count = crowded_ ? random_.between32(0, 2) : static_cast<int>(dice < 4); count > 0; --count) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
   if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
-  if (dice >= 13 && dice < 16 && !running_.empty()) refresh();
+  if (dice >= (crowded_ ? 4 : 13) && dice < 16 && !running_.empty()) refresh();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -228,10 +228,16 @@ ReuseHint RandomEngine::random_hint() {
           .session = random_.chance(20) ? 1u + static_cast<std::uint64_t>(random_.between(0, 3)) : 0};
 }
 
-/// Often the beginning of an older one, most often with its names.
+/// Often the beginning of one that runs, or of an older one, most often with its names.
 RandomEngine::Old RandomEngine::random_prompt() {
   Old prompt;
-  if (!old_->empty() && random_.chance(70)) {
+  if (!running_.empty() && random_.chance(crowded_ ? 70 : 15)) {
+    const Live& live = running_.at(pick());
+    prompt = {Tokens(live.tokens.begin(), live.tokens.begin() + live.prompt), live.names};
+    if (random_.chance(60)) prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, live.prompt)));
+    if (prompt.names.media_at >= std::ssize(prompt.tokens)) prompt.names.media_at = -1;
+    if (random_.chance(30)) return prompt;
+  } else if (!old_->empty() && random_.chance(70)) {
     prompt = (*old_)[static_cast<std::size_t>(random_.between(0, std::ssize(*old_) - 1))];
     prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt.tokens))));
   }
@@ -394,10 +400,16 @@ void RandomEngine::refresh() {
   if (live.begun) return;
   const CacheStats before = cache_->stats();
   const std::int64_t computed = live.reused_tokens;
+  const auto all_computed = [&] {
+    std::int64_t sum = 0;
+    for (const auto& [each, any] : running_) sum += cache_->computed(each);
+    return sum;
+  };
+  const std::int64_t all_before = all_computed();
   const std::optional<StartedRequest> more = cache_->refresh(id);
   REQUIRE(cache_->computed(id) == (more ? more->reused_tokens : computed));
   REQUIRE(cache_->stats().requests == before.requests);
-  REQUIRE(cache_->stats().hit_tokens - before.hit_tokens == cache_->computed(id) - computed);
+  REQUIRE(cache_->stats().hit_tokens - before.hit_tokens == all_computed() - all_before);
   if (more) {
     REQUIRE(more->reused_tokens > computed);
     REQUIRE(!(more->load || more->waits_for));
@@ -529,6 +541,7 @@ void RandomEngine::plan() {
   if (planned_ || (pass_ && !options_.overlap)) return;
   std::vector<PassRow> rows;
   for (const auto& [id, live] : running_) {
+    if (crowded_ && random_.chance(70)) continue;
     const std::int64_t budget = random_.between(0, 30);
     const PassRow* under_way = nullptr;
     PassRow pending;

@@ -56,6 +56,8 @@ class RandomEngine {
   }
   /// The weights change from now on, of all requests or of some tenants'.
   void change_weights() noexcept { forgets_ = true; }
+  /// Requests with common prefixes come at once and run seldom, from now on.
+  void crowd() noexcept { crowded_ = true; }
   void step();
   /// Ends everything and forgets it.
   void finish();
@@ -173,6 +175,7 @@ class RandomEngine {
   std::array<Version, 3> version_ = {};  ///< by tenant
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
+  bool crowded_ = false;
   MarkedMemory* marked_ = nullptr;
   std::map<RequestId, int> tenants_;  ///< by request; ended requests stay
   std::vector<Transfer> under_way_;
@@ -194,6 +197,8 @@ struct RandomRuns {
   std::int64_t failed_loads = 0;
   std::int64_t found_loads = 0;
   std::int64_t named_hits = 0;
+  std::int64_t waits = 0;
+  std::int64_t refreshed = 0;
 
   /// Ends what the engine serves, and counts what it did.
   void add(RandomEngine& engine) {
@@ -209,6 +214,8 @@ struct RandomRuns {
     failed_loads += engine.failed_loads;
     found_loads += engine.found_loads;
     named_hits += engine.named_hits;
+    waits += engine.waits;
+    refreshed += engine.refreshed;
   }
 };
 
