@@ -308,7 +308,13 @@ void Engine::end(RequestId id, RequestEnd how) {
 std::vector<PassRow> Engine::next_rows() {
   const RequestCacheOptions& options = setup_.options;
   std::vector<PassRow> rows;
-  for (const auto& [id, live] : running_) {
+  for (auto& [id, live] : running_) {
+    if (!live.scheduled && cache_->chunk(id, 1000) != PromptChunk{}) {
+      const auto more = cache_->refresh(id);
+      if (more) mover_->take(more->transfers);
+      must(!more || more->reused_tokens > live.reused_tokens, "a refresh that finds no more answers something");
+      live.scheduled = true;
+    }
     std::int64_t low = cache_->computed(id);
     if (pass_)
       for (const RunRow& row : pass_->rows)

@@ -90,6 +90,7 @@ class Engine {
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
+    bool scheduled = false;  ///< it could run once
   };
   struct RunRow {
     RequestId request;

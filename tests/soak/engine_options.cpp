@@ -92,6 +92,7 @@ EngineSetup engine_setup(Combination index, int number, bool is_real) {
   if (number == 1) tiers.queue_bytes = 16 * checkpoint;
   tiers.max_finds = number == 0 ? 4 : 4096;
   if (is_real || number == 1) setup.requests_of_life = is_real ? 500 : 20000;
+  if (number == 1) options.share_running = {.least_tokens = 32, .longest_commits = 200};
   if (number == 1) setup.requests_to_epoch = is_real ? 120 : 30000;
   if (number == 0) setup.requests_to_reset = is_real ? 150 : 100000;
   return setup;

@@ -67,7 +67,7 @@ void PrefixWaits::consider(RequestId id) {
   PrefixWait wait;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestRecord& other = book_.records[i];
-    if (!requests_[i].is_computing || requests_[i].order >= request.order || other.stale) continue;
+    if (!requests_[i].is_computing || requests_[i].order >= request.order) continue;
     const std::int64_t shared = shared_blocks(prefixes, prefixes_of(other.id)) * book_.options.block_size_tokens;
     const std::int64_t at = place_wait(other.id, least, std::min(shared, usable));
     if (at < wait.tokens || at == 0 || (at == wait.tokens && requests_[i].order > order)) continue;
