@@ -106,7 +106,10 @@ StartedRequest RequestLife::answer_start(RequestId id, StartedRequest started) {
   const std::int64_t prompt = book_.record(id).prompt_tokens;
   const std::int64_t usable_tokens = floor_to(prompt - 1, std::int64_t{book_.options.block_size_tokens});
   if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
-  if (started.waits_for) started.lost.reset();
+  if (started.waits_for) {
+    started.lost.reset();
+    started.lost_tokens = 0;
+  }
   index_->note_memory(id);
   started.transfers = take_transfers();
   started.breakpoints = book_.asked_breakpoints_of(id);

@@ -279,8 +279,11 @@ void RandomEngine::check_loss(const StartedRequest& started, const Tokens& promp
     REQUIRE(cache_->stats().requests == before.requests);
     return;
   }
-  REQUIRE((!started.waits_for || !started.lost));
-  if (started.waits_for) return;
+  if (started.waits_for) {
+    REQUIRE(!started.lost);
+    REQUIRE(started.lost_tokens == 0);
+    return;
+  }
   REQUIRE(started.lost.has_value() == (started.reused_tokens < usable || started.lost_tokens > 0));
   REQUIRE((started.lost_tokens > 0) == (started.lost.value_or(LostHit::never_stored) != LostHit::never_stored));
   const CacheStats now = cache_->stats();
