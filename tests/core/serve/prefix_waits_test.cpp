@@ -386,6 +386,76 @@ TEST_CASE(
     }
 }
 
+namespace {
+
+/// Prompts that share beginnings start, run in small passes, end or are given up in any order. Returns how many waited.
+int run_waits(test::Random& random, Combination index) {
+  RequestCacheOptions options = small_cache(index);
+  options.max_requests = random.between32(2, 8);
+  options.kv_tokens = 1000;
+  if (in_columns(index))
+    for (StateGroup& group : columns(options).groups) group.blocks = 100;
+  options.overlap = random.chance(30);
+  options.share_running = {.least_tokens = random.between(1, 30), .longest_commits = 1'000'000};
+  const auto cache = make_request_cache(options);
+  std::map<RequestId, std::int64_t> prompts;
+  int waits = 0;
+  for (int step = 0; step < 40 || !prompts.empty(); ++step) {
+    if (step < 40 && random.chance(60)) {
+      Tokens prompt = branch(random.between32(1, 60), random.between32(1, 10), random.between32(0, 3));
+      for (Token& token : prompt) token += 1000 * (step / 6);  // no prompt finds those that came long before
+      if (const auto started = cache->start({.tokens = prompt})) {
+        waits += started->waits_for.has_value();
+        prompts[started->request] = std::ssize(prompt);
+      }
+    }
+    std::vector<PassRow> rows;
+    std::vector<std::int32_t> counts;
+    Tokens sampled;
+    int ready = 0;
+    for (const auto& [id, prompt] : prompts) {
+      const PromptChunk chunk = cache->chunk(id, random.between(24, 48));
+      ready += chunk != PromptChunk{};
+      if (chunk.tokens == 0 || random.chance(30)) continue;
+      const auto tokens = static_cast<std::int32_t>(std::min(chunk.tokens, prompt - cache->computed(id)));
+      rows.push_back({.request = id, .tokens = tokens});
+      counts.push_back(cache->computed(id) + tokens == prompt ? 1 : 0);
+      if (counts.back() == 1) sampled.push_back(7);
+    }
+    REQUIRE((prompts.empty() || ready > 0));  // one can always run
+    const PassPlan plan = cache->plan(rows);
+    REQUIRE(plan.rows_without_room == 0);
+    static_cast<void>(cache->commit(plan.pass, counts, sampled));
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (counts[i] == 1) {
+        cache->finish(rows[i].request);
+        prompts.erase(rows[i].request);
+      }
+    if (!prompts.empty() && random.chance(15)) {
+      auto at = prompts.begin();
+      std::advance(at, random.between(0, std::ssize(prompts) - 1));
+      cache->end(at->first, static_cast<RequestEnd>(random.between(1, 2)));
+      prompts.erase(at);
+    }
+    cache->check_invariants();
+  }
+  return waits;
+}
+
+}  // namespace
+
+TEST_CASE("whatever waits and ends, a request can always run, and each one gets to its end") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t waits = 0, seeds = 0;
+    test::for_each_seed(2000, [&](test::Random& random, std::uint64_t) {
+      waits += run_waits(random, index);
+      ++seeds;
+    });
+    if (seeds >= 2000) CHECK(waits > 1000);
+  }
+}
+
 TEST_CASE("options with which no prompt can wait are refused") {
   RequestCacheOptions options = small_cache(Combination::hash_columns);
   options.share_running.least_tokens = -1;
