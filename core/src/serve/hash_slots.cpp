@@ -20,6 +20,15 @@ StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestB
       .token_count = tokens, .prefix = hashes.prefixes()[index], .layout_fingerprint = book.slots.layout_fingerprint};
 }
 
+/// The states that the pass saves on its way, each in a scratch state of its own. `positions` is scratch memory.
+void plan_saves(const RequestBook& book, Pass& pass, const RowPlan& row, std::vector<std::int64_t>& positions) {
+  checkpoints_of(book, row.request).saves(row.start, row.start + row.tokens, positions);
+  for (const std::int64_t at : positions)
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                          .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
+                          .in_scratch = true});
+}
+
 }  // namespace
 
 SlotAllocatorOptions HashSlots::allocator_options() {
@@ -92,8 +101,22 @@ BlockMatch HashSlots::look_up(RequestId id) {
                         matched_);
 }
 
+/// A request that holds blocks makes them the most recent, and their states with them. A state is only as recent as the
+/// request that last continued from it, so those that this one passes over keep their place. So does the block where
+/// the prompt merely continues a cached one: a state made there is superseded at once by the one at the end.
 OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
-  begin(id, match.matched_blocks, static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens));
+  BlockPool& pool = kv_.pool();
+  const auto blocks = std::span(matched_).first(static_cast<std::size_t>(match.matched_blocks));
+  const auto hit = static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens);
+  passed_over_.clear();
+  for (std::int32_t depth = 1; depth <= match.matched_blocks; ++depth) {
+    const BlockId block = blocks[static_cast<std::size_t>(depth - 1)];
+    const bool continued = depth == match.matched_blocks && pool.child_count(block) == 0;
+    if (depth != hit && (continued || allocator_.has_state(block)))
+      passed_over_.push_back({block, pool.last_use_tick(block)});
+  }
+  kv_.begin(id, blocks);
+  for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
   Request& request = requests_[id.index()];
   const SlotId before = request.pinned;
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
@@ -107,23 +130,6 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
           .hit = request.pinned};
 }
 
-/// A request that holds blocks makes them the most recent, and their states with them. A state is only as recent as the
-/// request that last continued from it, so those that this one passes over keep their place. So does the block where
-/// the prompt merely continues a cached one: a state made there is superseded at once by the one at the end.
-void HashSlots::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
-  BlockPool& pool = kv_.pool();
-  const auto blocks = std::span(matched_).first(static_cast<std::size_t>(matched));
-  passed_over_.clear();
-  for (std::int32_t depth = 1; depth <= matched; ++depth) {
-    const BlockId block = blocks[static_cast<std::size_t>(depth - 1)];
-    const bool continued = depth == matched && pool.child_count(block) == 0;
-    if (depth != hit && (continued || allocator_.has_state(block)))
-      passed_over_.push_back({block, pool.last_use_tick(block)});
-  }
-  kv_.begin(id, blocks);
-  for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
-}
-
 PromptChunk HashSlots::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
   return split_at_checkpoints(book_, record.id, start, tokens);
 }
@@ -133,17 +139,9 @@ void HashSlots::place(Pass& pass, std::size_t index) {
   begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
   const RequestRecord& request = record(row.request);
-  if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(pass, row);
+  if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(book_, pass, row, positions_);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(book_, pass, row);
-}
-
-void HashSlots::plan_saves(Pass& pass, const RowPlan& row) {
-  checkpoints_of(book_, row.request).saves(row.start, row.start + row.tokens, positions_);
-  for (const std::int64_t at : positions_)
-    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
-                          .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
-                          .in_scratch = true});
 }
 
 void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
@@ -159,7 +157,14 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     request.reported = true;
     to_report_.push_back(row.request);
   }
-  if (row.drafts > 0) return settle_decode(row);
+  if (row.drafts > 0) {
+    const std::int64_t at = checkpoint_of_steps(book_, row);
+    if (at == 0) return;
+    return note(row.request, at,
+                {.source = Source::step,
+                 .row = static_cast<std::int32_t>(book_.after[0].steps.size()) - 1,
+                 .step = static_cast<std::int32_t>(at - row.start) - 1});
+  }
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
@@ -170,15 +175,6 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
 /// Passes inside a block change nothing but the request's own counts.
 std::int64_t HashSlots::quiet_until(RequestId request) const {
   return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
-}
-
-void HashSlots::settle_decode(const RowPlan& row) {
-  const std::int64_t at = checkpoint_of_steps(book_, row);
-  if (at == 0) return;
-  note(row.request, at,
-       {.source = Source::step,
-        .row = static_cast<std::int32_t>(book_.after[0].steps.size()) - 1,
-        .step = static_cast<std::int32_t>(at - row.start) - 1});
 }
 
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.

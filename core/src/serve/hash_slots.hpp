@@ -80,10 +80,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] SlotAllocatorOptions allocator_options();
   [[nodiscard]] BlockMatch look_up(RequestId request);
   [[nodiscard]] OpenedPrompt take_hit(RequestId request, const BlockMatch& match);
-  void begin(RequestId request, std::int32_t matched, std::int32_t hit);
-  void plan_saves(Pass& pass, const RowPlan& row);
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
-  void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
   void take_slots_by_shares();
   void store(const Checkpoint& checkpoint, SlotId slot);

@@ -52,25 +52,27 @@ bool reports(const RequestCacheOptions& options) {
   return options.events || options.tiers.enabled();
 }
 
-}  // namespace
-
-PrefixTree::Options RadixKv::tree_options(std::int32_t states, std::int32_t grid_tokens) {
-  PrefixTree::Options tree{.page_size = options_.block_size_tokens,
+PrefixTree::Options tree_options(RequestBook& book, std::int32_t states, std::int32_t grid_tokens,
+                                 const std::function<void(const KvEvent&)>& on_kv_event) {
+  const RequestCacheOptions& options = book.options;
+  PrefixTree::Options tree{.page_size = options.block_size_tokens,
                            .slots = states,
                            .chunk_size = grid_tokens,
-                           .layout_fingerprint = book_.slots.layout_fingerprint,
-                           .eviction = options_.eviction,
-                           .eviction_options = options_.eviction_options,
-                           .memory = options_.memory,
-                           .position_tokens = options_.position_tokens,
-                           .kv_indices = options_.kv_tokens + options_.block_size_tokens,
-                           .hash_seed = options_.hash_seed,
-                           .kv_event_hash = options_.hash,
-                           .kv_event_hash_seed = options_.hash_seed,
-                           .owners = book_.kv_owners()};
-  if (reports(options_)) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
+                           .layout_fingerprint = book.slots.layout_fingerprint,
+                           .eviction = options.eviction,
+                           .eviction_options = options.eviction_options,
+                           .memory = options.memory,
+                           .position_tokens = options.position_tokens,
+                           .kv_indices = options.kv_tokens + options.block_size_tokens,
+                           .hash_seed = options.hash_seed,
+                           .kv_event_hash = options.hash,
+                           .kv_event_hash_seed = options.hash_seed,
+                           .owners = book.kv_owners()};
+  if (reports(options)) tree.on_kv_event = on_kv_event;
   return tree;
 }
+
+}  // namespace
 
 RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_tokens, StatePlaces* owner)
     : book_(book),
@@ -79,7 +81,7 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
       kv_owners_(book.kv_owners()),
       state_owners_(owner == nullptr ? book.state_owners() : nullptr),
       hasher_(options_),
-      tree_(tree_options(states, grid_tokens)),
+      tree_(tree_options(book, states, grid_tokens, [this](const KvEvent& event) { on_kv_event(event); })),
       kv_(options_.kv_tokens, options_.block_size_tokens),
       requests_(static_cast<std::size_t>(options_.max_requests)),
       places_(static_cast<std::size_t>(states) * book.groups),
@@ -196,19 +198,15 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
                       .cached_tokens = request.hit.walked_tokens,
                       .lost = request.hit.lost,
                       .hit = request.hit.slot};
-  look_further(id, opened);
-  return opened;
-}
-
-/// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
-/// same.
-void RadixKv::look_further(RequestId id, OpenedPrompt& opened) const {
+  // The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
+  // same.
   const std::int64_t prompt = record(id).prompt_tokens;
-  if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return;
+  if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return opened;
   const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
-  if (all.walked_tokens == opened.cached_tokens) return;
+  if (all.walked_tokens == opened.cached_tokens) return opened;
   opened.cached_tokens = all.walked_tokens;
   opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
+  return opened;
 }
 
 bool RadixKv::reserve(RequestId id, std::int64_t upto) {

@@ -132,9 +132,7 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] const Namespace& name_space(RequestId request) const noexcept {
     return requests_[request.index()].name_space;
   }
-  [[nodiscard]] PrefixTree::Options tree_options(std::int32_t states, std::int32_t grid_tokens);
   [[nodiscard]] OpenedPrompt opened_at_hit(RequestId request);
-  void look_further(RequestId request, OpenedPrompt& opened) const;
   void reclaim(const Freed& freed);
   void on_kv_event(const KvEvent& event);
 

@@ -21,11 +21,25 @@ std::size_t device_events(const RequestCacheOptions& options) {
   return std::max(4 * places, events_min);
 }
 
+/// Counts the named positions that the row, part of a prompt, ran over.
+void count_breakpoints(RequestBook& book, const RequestIndex& index, const RowPlan& row) {
+  std::int64_t before = row.start;
+  for (const std::int64_t at : book.asked_breakpoints_of(row.request)) {
+    if (at > row.start + row.tokens) return;
+    if (at <= before) continue;
+    before = at;
+    const bool kept = index.has_state(row.request, at);
+    ++(kept ? book.stats.breakpoints_kept : book.stats.breakpoints_refused);
+    if (!kept) book.refused.push_back({.request = row.request, .tokens = at});
+  }
+}
+
 }  // namespace
 
 RequestLife::RequestLife(const RequestCacheOptions& options)
     : book_(options),
       index_(make_request_index(book_)),
+      lookups_(book_, *index_),
       check_(book_.options, book_.records, book_.passes),
       group_commits_(book_.groups) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
@@ -34,9 +48,9 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   if (options.scrub) marks_.emplace(book_.options, book_.states);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
-  if (options.share_running.least_tokens > 0) waits_.emplace(book_, *index_);
   if (options.tiers.enabled()) {
-    tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr, waits_ ? &*waits_ : nullptr);
+    tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr, lookups_.prefix_waits());
+    lookups_.set_tiers(*tiers_);
     book_.news.set_tiers(tiers_->index());
   }
   epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
@@ -71,21 +85,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   ++book_.running;
   naming_requests_ += !prompt.breakpoints.empty();
   record.running = true;
-  record.computed = opened->reused_tokens;
-  book_.opened[id.index()] = *opened;
-  if (waits_) waits_->start(id);
-  StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
-  if (tiers_) {
-    tiers_->start(id, prompt.search, *opened, started);
-  } else {
-    if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
-    count_lookup(id, 1);
-  }
-  if (waits_ && !started.load && prompt.search != PromptSearch::device) {
-    waits_->consider(id);
-    if (waits_->waits(id)) started.waits_for = waits_->wait_of(id);
-  }
-  return answer_start(id, started);
+  return lookups_.start(id, prompt.search, *opened);
 }
 
 std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
@@ -94,68 +94,13 @@ std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
   for (std::size_t i = 0; i < book_.passes.size(); ++i)
     require_state(book_.passes.at(i).row_of[request.index()] < 0, "refresh", "request", request.value(),
                   "is in an outstanding pass");
-  if (waits(request) || !look_up_again(request)) return std::nullopt;
-  end_waits();
-  const OpenedPrompt& opened = book_.opened_of(request);
-  StartedRequest started{.request = request, .reused_tokens = opened.reused_tokens, .lost = opened.lost};
-  if (opened.lost) started.lost_tokens = opened.cached_tokens - opened.reused_tokens;
-  return answer_start(request, started);
-}
-
-StartedRequest RequestLife::answer_start(RequestId id, StartedRequest started) {
-  const std::int64_t prompt = book_.record(id).prompt_tokens;
-  const std::int64_t usable_tokens = floor_to(prompt - 1, std::int64_t{book_.options.block_size_tokens});
-  if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
-  if (started.waits_for) {
-    started.lost.reset();
-    started.lost_tokens = 0;
-  }
-  index_->note_memory(id);
-  started.transfers = take_transfers();
-  started.breakpoints = book_.asked_breakpoints_of(id);
-  return started;
-}
-
-/// False: no more of the prompt is cached than the request reuses already.
-bool RequestLife::look_up_again(RequestId id) {
-  RequestRecord& record = book_.records[id.index()];
-  if (record.stale) return false;
-  const std::optional<OpenedPrompt> opened = index_->refresh(id);
-  if (!opened) return false;
-  if (tiers_) {
-    tiers_->refresh(id, *opened);
-  } else {
-    count_lookup(id, -1);
-    book_.opened[id.index()] = *opened;
-    count_lookup(id, 1);
-  }
-  record.computed = opened->reused_tokens;
-  index_->note_memory(id);
-  return true;
-}
-
-/// Without tiers, which count their lookups: 1 counts the last lookup of the request, -1 takes it back.
-void RequestLife::count_lookup(RequestId id, int sign) {
-  const OpenedPrompt& opened = book_.opened_of(id);
-  book_.stats.count_lookup(book_.record(id).prompt_tokens, opened.reused_tokens, opened.cached_tokens, opened.lost,
-                           sign);
-}
-
-/// Requests whose waits are over continue from what is cached now, unless they have to wait for others.
-void RequestLife::end_waits() {
-  if (!waits_) return;
-  while (const std::optional<RequestId> id = waits_->take_over()) {
-    const std::int64_t before = book_.record(*id).computed;
-    static_cast<void>(look_up_again(*id));
-    book_.stats.awaited_tokens += book_.record(*id).computed - before;
-    waits_->consider(*id);
-  }
+  return lookups_.refresh(request);
 }
 
 PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) const {
   const RequestRecord& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
-  if (waits(request)) return {};
+  if (lookups_.waits(request)) return {};
   const std::int64_t start = book_.passes.bounds(request, record.computed, book_.passes.size()).low;
   if (start >= record.prompt_tokens) return {.tokens = budget_tokens, .least_budget = 1};
   return index_->split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
@@ -192,8 +137,9 @@ RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
-  for (std::size_t i = 0; (tiers_ || waits_) && i < rows.size(); ++i)
-    require(!waits(rows[i].request), "rows.request", rows[i].request, "waits for a load, or for another request");
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    require(!lookups_.waits(rows[i].request), "rows.request", rows[i].request,
+            "waits for a load, or for another request");
   if (book_.passes.size() == limit) drop_newest();
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
@@ -236,7 +182,7 @@ void RequestLife::note_moved_kv() {
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
   const RequestRecord& record = checked(request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
-  require(!waits(request), "request", request, "waits for a load, or for another request");
+  require(!lookups_.waits(request), "request", request, "waits for a load, or for another request");
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
@@ -312,19 +258,6 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
   record.quiet_until = decodes ? std::min(index_->quiet_until(pass.rows[index].request), most) : 0;
 }
 
-/// Counts the named positions that the row, part of a prompt, ran over.
-void RequestLife::count_breakpoints(const RowPlan& row) {
-  std::int64_t before = row.start;
-  for (const std::int64_t at : book_.asked_breakpoints_of(row.request)) {
-    if (at > row.start + row.tokens) return;
-    if (at <= before) continue;
-    before = at;
-    const bool kept = index_->has_state(row.request, at);
-    ++(kept ? book_.stats.breakpoints_kept : book_.stats.breakpoints_refused);
-    if (!kept) book_.refused.push_back({.request = row.request, .tokens = at});
-  }
-}
-
 PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
   require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
@@ -363,14 +296,13 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   index_->publish(pass);
   if (book_.tenants) book_.tenants->keep_to_limits();
   for (std::size_t i = 0; naming_requests_ > 0 && i < pass.rows.size(); ++i)
-    if (pass.runs(i)) count_breakpoints(pass.rows[i]);
+    if (pass.runs(i)) count_breakpoints(book_, *index_, pass.rows[i]);
   for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
     if (const RequestId id = pass.rows[i].request;
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
-  if (waits_) waits_->count_commit();
-  end_waits();
+  lookups_.commit();
   PassCommit commit = take_commit();
   if (arena_) move_memory();
   if (tiers_) tiers_->end_call();
@@ -408,9 +340,8 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  if (waits_) waits_->end(request);
   if (tiers_ && tiers_->end_later(request)) {  // the places of its load must stay
-    end_waits();
+    lookups_.end(request);
     return {};
   }
   if (tiers_) tiers_->stop_asking(request);
@@ -429,7 +360,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   free_requests_.push_back(request.next());
   --book_.running;
   naming_requests_ -= !book_.asked_breakpoints_of(request).empty();
-  end_waits();
+  lookups_.end(request);
   if (tiers_) tiers_->end_call();
   if (book_.end_copies.empty()) return {};
   return {.transfers = take_transfers(), .copies = book_.end_copies};
@@ -439,7 +370,8 @@ HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
   const RequestRecord& record = checked(request);
   require(group < book_.groups, "group", group, "is out of range");
   require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
-  require_state(!waits(request), "places", "request", request.value(), "waits for a load, or for another request");
+  require_state(!lookups_.waits(request), "places", "request", request.value(),
+                "waits for a load, or for another request");
   if (record.computed == 0) return {};
   return {.tokens = record.computed,
           .kv = index_->kv_of(request),
@@ -509,7 +441,7 @@ void RequestLife::check_invariants() const {
         book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
     book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
   }
-  if (waits_) waits_->check();
+  lookups_.check();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

@@ -5,11 +5,11 @@
 
 #include "serve/batch_check.hpp"
 #include "serve/memory_arena.hpp"
-#include "serve/prefix_waits.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_epochs.hpp"
 #include "serve/request_index.hpp"
+#include "serve/request_lookups.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/tenant_marks.hpp"
 
@@ -62,13 +62,6 @@ class RequestLife final : public RequestCache {
     require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return book_.record(request);
   }
-  [[nodiscard]] bool waits(RequestId request) const {
-    return (tiers_ && tiers_->waits(request)) || (waits_ && waits_->waits(request));
-  }
-  void count_lookup(RequestId request, int sign);
-  [[nodiscard]] bool look_up_again(RequestId request);
-  void end_waits();
-  [[nodiscard]] StartedRequest answer_start(RequestId request, StartedRequest started);
   Pass& plan_rows(std::span<const PassRow> rows, bool inserts);
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
   [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
@@ -76,7 +69,6 @@ class RequestLife final : public RequestCache {
   void drop_newest();
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
-  void count_breakpoints(const RowPlan& row);
   [[nodiscard]] PassCommit take_commit();
   void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
   void note_moved_kv();
@@ -84,6 +76,7 @@ class RequestLife final : public RequestCache {
 
   RequestBook book_;
   std::unique_ptr<RequestIndex> index_;
+  RequestLookups lookups_;
   BatchCheck check_;
   std::vector<RequestId> free_requests_;
   std::int32_t naming_requests_ = 0;  ///< that run, and whose prompts have breakpoints
@@ -91,7 +84,6 @@ class RequestLife final : public RequestCache {
   std::vector<GroupCommit> group_commits_;
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
-  std::optional<PrefixWaits> waits_;       ///< with options.share_running
   std::optional<RequestTiers> tiers_;
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;

@@ -41,6 +41,56 @@ bool is_load(const Transfer& transfer) {
   return transfer.kind == Transfer::Kind::load;
 }
 
+ReuseHint random_hint(Random& random) {
+  return {.last_turn = random.chance(20),
+          .expected_idle_s = random.chance(20) ? 30.0 : 0,
+          .session = random.chance(20) ? 1u + static_cast<std::uint64_t>(random.between(0, 3)) : 0};
+}
+
+/// The answer of start() agrees with the statistics, and names a reason if a whole block is computed.
+void check_loss(const RequestCache& cache, const StartedRequest& started, std::int64_t prompt,
+                const CacheStats& before) {
+  const std::int64_t usable = (prompt - 1) / cache.options().block_size_tokens * cache.options().block_size_tokens;
+  if (started.load) {
+    REQUIRE(!started.lost);
+    REQUIRE(started.lost_tokens == 0);
+    REQUIRE(cache.stats().requests == before.requests);
+    return;
+  }
+  if (started.waits_for) {
+    REQUIRE(!started.lost);
+    REQUIRE(started.lost_tokens == 0);
+    return;
+  }
+  REQUIRE(started.lost.has_value() == (started.reused_tokens < usable || started.lost_tokens > 0));
+  REQUIRE((started.lost_tokens > 0) == (started.lost.value_or(LostHit::never_stored) != LostHit::never_stored));
+  const CacheStats now = cache.stats();
+  for (int i = 0; i < lost_hit_count; ++i) {
+    const auto reason = static_cast<LostHit>(i);
+    const std::int64_t tokens = now.of(reason).tokens - before.of(reason).tokens;
+    if (reason == LostHit::never_stored)
+      REQUIRE(tokens == prompt - started.reused_tokens - started.lost_tokens);
+    else
+      REQUIRE(tokens == (started.lost == reason ? started.lost_tokens : 0));
+  }
+}
+
+std::vector<std::int64_t> on_grid(const RequestCacheOptions& options, std::span<const std::int64_t> named) {
+  const std::int64_t grid =
+      in_columns(options) ? columns(options).groups.back().block_size_tokens : options.block_size_tokens;
+  std::vector<std::int64_t> positions;
+  for (const std::int64_t at : named) positions.push_back(at / grid * grid);
+  return positions;
+}
+
+std::vector<std::int64_t> random_breakpoints(Random& random, const RequestCacheOptions& options, std::int64_t prompt) {
+  const bool keeps_none = in_columns(options) && columns(options).mode == AlignMode::none;
+  if (keeps_none || random.chance(60)) return {};
+  std::set<std::int64_t> named;
+  for (std::int64_t count = random.between(1, 8); count > 0; --count) named.insert(random.between(1, prompt));
+  return {named.begin(), named.end()};
+}
+
 }  // namespace
 
 namespace {
@@ -222,12 +272,6 @@ RequestId RandomEngine::pick() {
   return at->first;
 }
 
-ReuseHint RandomEngine::random_hint() {
-  return {.last_turn = random_.chance(20),
-          .expected_idle_s = random_.chance(20) ? 30.0 : 0,
-          .session = random_.chance(20) ? 1u + static_cast<std::uint64_t>(random_.between(0, 3)) : 0};
-}
-
 /// Often the beginning of one that runs, or of an older one, most often with its names.
 RandomEngine::Old RandomEngine::random_prompt() {
   Old prompt;
@@ -270,33 +314,6 @@ RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, st
   return seen(live.names, first, Tokens(live.tokens.begin() + first, live.tokens.begin() + end));
 }
 
-/// The answer of start() agrees with the statistics, and names a reason if a whole block is computed.
-void RandomEngine::check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const {
-  const std::int64_t usable = (std::ssize(prompt) - 1) / options_.block_size_tokens * options_.block_size_tokens;
-  if (started.load) {
-    REQUIRE(!started.lost);
-    REQUIRE(started.lost_tokens == 0);
-    REQUIRE(cache_->stats().requests == before.requests);
-    return;
-  }
-  if (started.waits_for) {
-    REQUIRE(!started.lost);
-    REQUIRE(started.lost_tokens == 0);
-    return;
-  }
-  REQUIRE(started.lost.has_value() == (started.reused_tokens < usable || started.lost_tokens > 0));
-  REQUIRE((started.lost_tokens > 0) == (started.lost.value_or(LostHit::never_stored) != LostHit::never_stored));
-  const CacheStats now = cache_->stats();
-  for (int i = 0; i < lost_hit_count; ++i) {
-    const auto reason = static_cast<LostHit>(i);
-    const std::int64_t tokens = now.of(reason).tokens - before.of(reason).tokens;
-    if (reason == LostHit::never_stored)
-      REQUIRE(tokens == std::ssize(prompt) - started.reused_tokens - started.lost_tokens);
-    else
-      REQUIRE(tokens == (started.lost == reason ? started.lost_tokens : 0));
-  }
-}
-
 /// Asks the cache to start such a prompt.
 std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearch search,
                                                   std::span<const std::int64_t> named) {
@@ -309,7 +326,7 @@ std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearc
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
                                       .media = std::span(media).first(names.media_at >= 0 ? 2 : 0),
-                                      .hint = random_hint(),
+                                      .hint = random_hint(random_),
                                       .now_s = now_s_ += 1,
                                       .search = search,
                                       .breakpoints = named});
@@ -317,26 +334,10 @@ std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearc
   begin(started->transfers);
   if (search == PromptSearch::device) REQUIRE_FALSE((started->load || started->waits_for));
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
-  REQUIRE(std::ranges::equal(started->breakpoints, on_grid(named)));
+  REQUIRE(std::ranges::equal(started->breakpoints, on_grid(options_, named)));
   hits += started->reused_tokens > 0;
   tenants_[started->request] = tenant_of(names);
   return started;
-}
-
-std::vector<std::int64_t> RandomEngine::on_grid(std::span<const std::int64_t> named) const {
-  const std::int64_t grid =
-      in_columns(options_) ? columns(options_).groups.back().block_size_tokens : options_.block_size_tokens;
-  std::vector<std::int64_t> positions;
-  for (const std::int64_t at : named) positions.push_back(at / grid * grid);
-  return positions;
-}
-
-std::vector<std::int64_t> RandomEngine::random_breakpoints(std::int64_t prompt) {
-  const bool keeps_none = in_columns(options_) && columns(options_).mode == AlignMode::none;
-  if (keeps_none || random_.chance(60)) return {};
-  std::set<std::int64_t> named;
-  for (std::int64_t count = random_.between(1, 8); count > 0; --count) named.insert(random_.between(1, prompt));
-  return {named.begin(), named.end()};
 }
 
 void RandomEngine::start() {
@@ -347,11 +348,11 @@ void RandomEngine::start() {
   PromptSearch search = PromptSearch::everywhere;
   if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
   const CacheStats before = cache_->stats();
-  const std::vector<std::int64_t> named = random_breakpoints(std::ssize(prompt));
+  const std::vector<std::int64_t> named = random_breakpoints(random_, options_, std::ssize(prompt));
   const auto started = start(wanted, search, named);
   if (!started) return;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
-  check_loss(*started, prompt, before);
+  check_loss(*cache_, *started, std::ssize(prompt), before);
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
@@ -359,7 +360,7 @@ void RandomEngine::start() {
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens,
-                                .named = on_grid(named)};
+                                .named = on_grid(options_, named)};
   if (started->waits_for) note_wait(*started->waits_for, running_.at(started->request));
   if (!started->load && !started->waits_for && started->reused_tokens > 0) check_places(started->request);
 }
@@ -531,7 +532,7 @@ void RandomEngine::end(RequestId id) {
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
   if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70)) world_.keep_kv(seen(live, 0, cache_->computed(id)));
-  const EndedRequest ended = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
+  const EndedRequest ended = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint(random_));
   end_copies += std::ssize(ended.copies);
   begin(ended.transfers);
   world_.after_end(ended.copies);

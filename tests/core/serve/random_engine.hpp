@@ -124,15 +124,11 @@ class RandomEngine {
   void check_usage() const;
   void check_tiers() const;
   RequestId pick();
-  ReuseHint random_hint();
   void start();
   [[nodiscard]] std::optional<StartedRequest> start(const Old& wanted, PromptSearch search,
                                                     std::span<const std::int64_t> named);
-  [[nodiscard]] std::vector<std::int64_t> random_breakpoints(std::int64_t prompt);
-  [[nodiscard]] std::vector<std::int64_t> on_grid(std::span<const std::int64_t> named) const;
   void check_named(const PassCommit& commit, const std::vector<RunRow>& rows, const CacheStats& before);
   void hit_named(const RunRow& row, std::int64_t at);
-  void check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const;
   [[nodiscard]] Old random_prompt();
   [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);
   [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);
