@@ -26,6 +26,8 @@ STRUCTS = [
      "c/src/request_cache.cpp"),
     ("ColumnLayout", CACHE, "stateport_column_layout", "cache_options.h", "ColumnLayout", "cache_options.py",
      "c/src/request_cache.cpp"),
+    ("ShareRunning", CACHE, "stateport_share_running", "cache_options.h", "ShareRunning", "cache_options.py",
+     "c/src/request_cache.cpp"),
     ("RequestCacheOptions", CACHE, "stateport_request_cache_options", "cache_options.h", "CacheOptions",
      "cache_options.py", "c/src/request_cache.cpp"),
     ("TierOptions", TIERS, "stateport_tier_options", "transfers.h", "TierOptions", "tier_options.py",
@@ -45,7 +47,7 @@ RENAMED = {
 FLAT = {"ExtentShape": (MOVES, "_extent_")}
 # Defaults of C++ that are objects, with their text in Python.
 OBJECTS = {"layout": "SlotLayout()", "eviction": "None", "tiers": "None", "kv_elsewhere": "None", "groups": "()",
-           "arena": "None"}
+           "arena": "None", "share_running": "None"}
 NO_LIMIT = "std::numeric_limits<std::int64_t>::max()"
 
 

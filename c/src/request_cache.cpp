@@ -64,6 +64,13 @@ ColumnLayout read_column_layout(const stateport_column_layout* layout) {
   return wanted;
 }
 
+ShareRunning read_share_running(const stateport_share_running* share) {
+  const auto given = read_optional_struct(share, "share_running");
+  ShareRunning wanted{.least_tokens = given.least_tokens};
+  if (given.longest_commits != 0) wanted.longest_commits = given.longest_commits;
+  return wanted;
+}
+
 }  // namespace
 
 RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
@@ -81,6 +88,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .events = given.events != 0,
                              .scrub = given.scrub != 0,
                              .tenant_quotas = given.tenant_quotas,
+                             .share_running = read_share_running(given.share_running),
                              .tiers = read_tier_options(given.tiers)};
   require((given.slots == nullptr) != (given.columns == nullptr), "slots", given.slots == nullptr ? "null" : "given",
           "must be given if and only if columns is null");
@@ -114,6 +122,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
 
 stateport_started_request to_c(const StartedRequest& started) noexcept {
   const TierLoad load = started.load.value_or(TierLoad{.medium = Medium::device});
+  const PrefixWait wait = started.waits_for.value_or(PrefixWait{});
   return {.request = started.request.value(),
           .lost = to_c(started.lost),
           .reused_tokens = started.reused_tokens,
@@ -121,6 +130,8 @@ stateport_started_request to_c(const StartedRequest& started) noexcept {
           .load_tokens = load.tokens,
           .load_bytes = load.bytes,
           .load_medium = static_cast<std::int32_t>(load.medium),
+          .waits_for_request = wait.request.value(),
+          .waits_for_tokens = wait.tokens,
           .breakpoints = started.breakpoints.data(),
           .breakpoint_count = started.breakpoints.size()};
 }
@@ -153,7 +164,8 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
                                     .kv_tokens = usage.kv_tokens,
                                     .states = usage.states,
                                     .breakpoints_kept = stats.breakpoints_kept,
-                                    .breakpoints_refused = stats.breakpoints_refused};
+                                    .breakpoints_refused = stats.breakpoints_refused,
+                                    .awaited_tokens = stats.awaited_tokens};
   for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
     reported.lost_requests[reason + 1] = stats.lost[reason].requests;
     reported.lost_tokens[reason + 1] = stats.lost[reason].tokens;

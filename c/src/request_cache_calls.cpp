@@ -223,6 +223,19 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
   });
 }
 
+stateport_status stateport_request_cache_refresh(stateport_request_cache* cache, int64_t request,
+                                                 stateport_started_request* out, uint8_t* found) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    std::uint8_t& reported = checked(found, "found");
+    const auto refreshed = held->cache->refresh(RequestId{request});
+    reported = refreshed ? 1 : 0;
+    held->transfers.clear();
+    if (refreshed) result.write(held->with_transfers(to_c(*refreshed), refreshed->transfers));
+  });
+}
+
 stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
                                                const int64_t* budgets, size_t count, int64_t* tokens,
                                                int64_t* least_budgets) {

@@ -129,6 +129,26 @@ class ColumnLayout:
 
 
 @dataclasses.dataclass(frozen=True)
+class ShareRunning:
+    """Prompts that wait for a request which computes their prefix, so that it is computed once. A prompt waits if it
+    shares more with the unfinished prompt of an earlier request than is cached. The earlier request leaves a checkpoint
+    at the end of the shared prefix, at up to eight positions. The wait is over once that request has computed the
+    prefix, has ended, or computes with old weights. The prompt then reuses all that is cached, and may wait for another
+    request. An engine passes over a request that waits (`chunk` answers 0), and runs the others.
+
+    least_tokens: a prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of
+    each block of a prompt with index "tree". Not in mode "none". longest_commits: commits and
+    inserts since a request began to wait, at least 1, after which it waits no longer."""
+
+    least_tokens: int = 0
+    longest_commits: int = 1024
+
+    def struct(self) -> Any:
+        integer("share_running.longest_commits", self.longest_commits, 1, (1 << 31) - 1)  # 0 is the default in C
+        return _c.ShareRunning(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
 class CacheOptions:
     """Options of a request cache.
 
@@ -147,7 +167,7 @@ class CacheOptions:
     not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
     PassPlan.scrub_…, GroupPlan.clear. tenant_quotas: tenants that can have a quota at a time, at most 64: see
-    CacheTenants.
+    CacheTenants. share_running: prompts wait for requests that compute their prefix; None: no prompt waits.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
     index: str = "hash"
@@ -167,6 +187,7 @@ class CacheOptions:
     events: bool = False
     scrub: bool = False
     tenant_quotas: int = 0
+    share_running: ShareRunning | None = None
     tiers: TierOptions | None = None
     cost_linear: float = 0.0
     cost_quadratic: float = 0.0
@@ -178,7 +199,7 @@ class CacheOptions:
             values[name] = _number_of(name, values[name], allowed)
         check_seed("hash_seed", self.hash_seed)
         integer("epoch", self.epoch, 0, (1 << 64) - 1)
-        for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
+        for name, kind in (("eviction", Eviction), ("share_running", ShareRunning), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
             values[name] = values[name] and values[name].struct()
@@ -189,20 +210,30 @@ class CacheOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class PrefixWait:
+    """A request waits until another one has computed the prefix that both share (ShareRunning). request: the one that
+    computes it. tokens: length of the prefix, where that request leaves a checkpoint."""
+
+    request: int
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
 class StartedRequest:
     """A request that has the memory that it needs to run.
 
     request: its number until it ends; then the number is refused. The low 32 bits (`request & 0xffffffff`) are below
     max_requests, and no two running requests have the same: an array index.
 
-    reused_tokens: the first pass begins here. lost_tokens: tokens beyond reused_tokens whose KV is cached. lost: why no
-    more is reused, one of LOST_REASONS; without lost_tokens "never_stored". "nothing": all whole blocks before the
-    last token of the prompt are reused, or the request waits for a tier. load_tokens: > 0: more is on its way from
-    a tier (load_bytes, from load_medium), and the first pass begins behind that many tokens; until then `chunk` answers
-    0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens from "remote":
-    that tier is being asked first. Until then `loading` of the request is true. transfers: TRANSFER [n], see
-    CacheTiers. breakpoints: where the checkpoints that the prompt named are to lie: rounded down to whole blocks, in
-    columns to those of the last group; 0: nowhere."""
+    reused_tokens: the first pass begins here, unless the request waits. lost_tokens: tokens beyond reused_tokens whose
+    KV is cached. lost: why no more is reused, one of LOST_REASONS; without lost_tokens "never_stored". "nothing": all
+    whole blocks before the last token of the prompt are reused, or the request waits. load_tokens: > 0: more is on its
+    way from a tier (load_bytes, from load_medium), and the first pass begins behind that many tokens; until then
+    `chunk` answers 0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens
+    from "remote": that tier is being asked first. Until then `loading` of the request is true. transfers: TRANSFER [n],
+    see CacheTiers. breakpoints: where the checkpoints that the prompt named are to lie: rounded down to whole blocks,
+    in columns to those of the last group; 0: nowhere. waits_for: another request is computing more of this prompt.
+    Until the wait is over no pass can run this request: `chunk` answers 0. Then `computed` says how much it reuses."""
 
     request: int
     reused_tokens: int
@@ -213,12 +244,15 @@ class StartedRequest:
     load_medium: str
     transfers: Records = dataclasses.field(repr=False, compare=False)
     breakpoints: tuple[int, ...] = ()
+    waits_for: PrefixWait | None = None
 
 
 def started(struct: Any, transfers: Records) -> StartedRequest:
     return StartedRequest(struct.request, struct.reused_tokens, LOST_REASONS[struct.lost], struct.lost_tokens,
                           struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium], transfers,
-                          tuple(struct.breakpoints[:struct.breakpoint_count]))
+                          tuple(struct.breakpoints[:struct.breakpoint_count]),
+                          PrefixWait(struct.waits_for_request, struct.waits_for_tokens)
+                          if struct.waits_for_tokens > 0 else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +260,9 @@ class CacheStats:
     """Counters since the cache was made. lost_…: by reason, those that occurred. Ages are upper bounds, powers of two,
     of states since their last use; 0: none was counted. kv_tokens: of whole blocks, cached or of running requests.
     states: checkpoints; in columns: blocks of states, with those of running requests. breakpoints_kept,
-    breakpoints_refused: named positions that a pass left a checkpoint at, and ran over without one."""
+    breakpoints_refused: named positions that a pass left a checkpoint at, and ran over without one. awaited_tokens: of
+    hit_tokens: reused because a request waited (ShareRunning). A request is counted with its first commit or insert, or
+    with its end if it has none."""
 
     requests: int
     requests_hit: int
@@ -246,6 +282,7 @@ class CacheStats:
     states: int
     breakpoints_kept: int
     breakpoints_refused: int
+    awaited_tokens: int
 
 
 @dataclasses.dataclass(frozen=True)

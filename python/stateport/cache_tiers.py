@@ -38,7 +38,8 @@ def answered_transfers(struct: Any) -> Records:
 
 
 class SettledTransfers(NamedTuple):
-    """ready_requests: requests that have all that was loaded for them, or will not get it. transfers: TRANSFER [n]."""
+    """ready_requests: number of requests that have all that was loaded for them, or will not get it. Some may wait for
+    other requests now (ShareRunning). transfers: TRANSFER [n]."""
 
     ready_requests: int
     transfers: Records

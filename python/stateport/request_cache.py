@@ -106,7 +106,8 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes the memory
         that it needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back
         but after `reset`.
-        search: "everywhere"; "known", the remote tier is not asked for images; "device", nothing is loaded.
+        search: "everywhere"; "known", the remote tier is not asked for images; "device", nothing is loaded, and no
+        other request awaited.
         breakpoints: at most 8 ascending positions at which later prompts may leave this one: where its system prompt or
         the text before its answer ends. The passes leave a checkpoint at each, whatever the placement: `chunk` ends
         there, or the pass saves its state on its way."""
@@ -125,9 +126,21 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
                 return None
             return started(out, answered_transfers(out))
 
+    def refresh(self, request: int) -> StartedRequest | None:
+        """Looks the prompt of a request up again before its first pass: since `start` other requests may have computed
+        more of it. An engine asks when it is about to schedule the request. The device alone is searched. None: no more
+        is found, or the request waits for a tier or for another request, and nothing changed. Else the answer replaces
+        that of `start`, and memory that failed or cancelled plans took for the request is free again. `stats` counts
+        the last lookup alone. Raises InvalidArgument for a request that does not run, InvalidState after its first
+        commit or insert, and while a pass with it is outstanding."""
+        out, found = _c.StartedRequest(), ctypes.c_uint8()
+        with self._turn:
+            calls.request_cache_refresh(self.handle, request, ctypes.byref(out), ctypes.byref(found))
+            return started(out, answered_transfers(out)) if found.value else None
+
     def chunk(self, requests: Any, budgets: Any) -> Int64s:
         """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget
-        (least_budgets), or for a tier. After the prompt: the budget."""
+        (least_budgets), for a tier, or for another request. After the prompt: the budget."""
         rows, wanted = int64s("requests", requests), int64s("budgets", budgets)
         _same_length("budgets", wanted, rows)
         tokens = np.empty(len(rows), np.int64)
@@ -135,7 +148,7 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         return tokens
 
     def least_budgets(self, requests: Any) -> Int64s:
-        """[n] the smallest budget of each request for which `chunk` is not 0; 0: the request waits for a tier."""
+        """[n] the smallest budget of each request for which `chunk` is not 0; 0: the request waits."""
         rows = int64s("requests", requests)
         unread, least = np.zeros(len(rows), np.int64), np.empty(len(rows), np.int64)
         calls.request_cache_chunk(self.handle, address(rows), address(unread), len(rows), address(unread),
@@ -200,8 +213,8 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
 
     def places(self, request: int, group: int = 0) -> HitPlaces:
         """The KV and, in one group of layers, the checkpoint of a request's hit, for an engine that copies them into
-        memory of its own. Both stay in place until the first commit or insert of the request or its end. Raises
-        InvalidState after the first commit or insert, and while the request waits for a tier."""
+        memory of its own. Both stay in place until the first commit, insert or refresh of the request or its end.
+        Raises InvalidState after the first commit or insert, and while the request waits."""
         out = _c.HitPlaces()
         with self._turn:
             calls.request_cache_places(self.handle, request, group, ctypes.byref(out))
@@ -218,8 +231,8 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         if it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached
         already. Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request
         reads the cached KV, and the engine's copy is not used. None: the tokens find no room. Raises InvalidArgument
-        for a request that does not run or waits for a tier, and for tokens that are computed already or beyond the
-        prompt; InvalidState while a pass is outstanding."""
+        for a request that does not run or waits, and for tokens that are computed already or beyond the prompt;
+        InvalidState while a pass is outstanding."""
         plan = PassPlan(self, self.groups, self._turn)
         groups, out = self._commit_room()
         with self._turn:

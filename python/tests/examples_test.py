@@ -45,6 +45,10 @@ def test_a_flood_takes_nothing_of_a_floor() -> None:
     assert "reused: 0 of 496 without a floor, 496 with one" in _run("tenant_shares.py")
 
 
+def test_a_prompt_of_many_answers_is_computed_once() -> None:
+    assert "computed: 16,000 alone, 1,600 with refresh, 1,120 with waiting" in _run("shared_prefix.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

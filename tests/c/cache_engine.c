@@ -350,6 +350,8 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   CHECK(started.breakpoint_count == asked.breakpoint_count);
   for (size_t i = 0; i < asked.breakpoint_count; ++i)
     CHECK(started.breakpoints[i] <= asked.breakpoints[i] && started.breakpoints[i] % engine_block_tokens == 0);
+  CHECK((started.waits_for_request == STATEPORT_NONE) == (started.waits_for_tokens == 0));
+  self->start = started;
   request->id = started.request;
   memcpy(request->tokens, prompt, (size_t)count * sizeof *prompt);
   request->known = request->reported = request->prompt = count;

@@ -106,6 +106,7 @@ typedef struct engine {
   stateport_pass_plan plan;
   stateport_group_plan plans[engine_groups_max];
   int64_t started;
+  stateport_started_request start;  ///< the answer of the last start
   int64_t finished;
   int64_t reused_tokens;
   int64_t lost_tokens[STATEPORT_LOST_REASONS_MAX];

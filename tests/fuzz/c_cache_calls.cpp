@@ -63,6 +63,13 @@ struct Setup {
   stateport_column_layout columns = {};
 };
 
+const stateport_share_running* share_running(World& world) {
+  stateport_share_running result = {};
+  result.least_tokens = world.input.chance(224) ? world.input.below(24) : world.wide_number();
+  result.longest_commits = world.input.chance(224) ? static_cast<std::int32_t>(world.input.below(24)) : world.number();
+  return world.given(result);
+}
+
 void unusual(World& world, Setup& setup) {
   setup.columns.mode = world.number();
   setup.options.unchecked_layout = world.flag();
@@ -108,11 +115,13 @@ void cache_create(World& world) {
   options.events = world.flag();
   setup.slots.placement = columns ? 0 : static_cast<std::int32_t>(world.input.below(6));
   setup.slots.separate_checkpoints = columns ? 0 : world.flag();
-  const std::uint32_t unusual_layout = world.input.below(65);  // 0: none is given; 48 to 63: an arena; 64: both
+  // 0: none is given; 32 to 47: prompts wait for each other; 48 to 63: an arena; 64: both.
+  const std::uint32_t unusual_layout = world.input.below(65);
   set_groups(world, setup.columns, 1 + world.input.below(2));
   options.eviction = eviction(world);
   if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
+  if (unusual_layout >= 32 && unusual_layout < 48) options.share_running = share_running(world);
   if (!columns && unusual_layout >= 48) setup.slots.arena = arena(world);
   if (unusual_layout == 64 || (!columns && unusual_layout != 0)) options.slots = world.given(setup.slots);
   if (unusual_layout == 64 || (columns && unusual_layout != 0)) options.columns = world.given(setup.columns);
@@ -369,6 +378,18 @@ void places(World& world) {
   world.judge(status);
 }
 
+void refresh(World& world) {
+  auto* const cache = pick_cache(world);
+  auto* const out = world.result<stateport_started_request>();
+  auto* const found = world.value<std::uint8_t>();
+  const stateport_status status = stateport_request_cache_refresh(cache, world.wide_number(), out, found);
+  if (status == STATEPORT_OK && *found != 0 && out->size == sizeof *out) {
+    read_transfers(world, out->transfers, out->transfer_count);
+    world.read(out->breakpoints, out->breakpoint_count);
+  }
+  world.judge(status);
+}
+
 void insert(World& world) {
   auto* const cache = pick_cache(world);
   const std::size_t groups = groups_of(world, cache);
@@ -448,8 +469,8 @@ void forget(World& world) {
   auto* const cache = pick_cache(world);
   switch (world.input.below(4)) {
     case 0:
-      return world.judge(
-          stateport_request_cache_advance_epoch(cache, world.number() % 3, world.value<std::uint64_t>(false)));
+      return world.judge(stateport_request_cache_advance_epoch(cache, static_cast<std::uint64_t>(world.number() % 3),
+                                                               world.value<std::uint64_t>(false)));
     case 1:
       return world.judge(stateport_request_cache_epoch(cache, world.value<std::uint64_t>()));
     case 2:
@@ -503,11 +524,11 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,      start,    chunk,
-                          plan,         plan,          cancel,     commit,      commit,     run_pass, run_pass,
-                          run_pass,     end,           end,        end,         request,    places,   insert,
-                          insert,       reset,         prometheus, take_events, check,      settle,   settle,
-                          move_memory,  loading,       drain,      attach,      set_speeds, forget};
+constexpr Call calls[] = {cache_create, cache_destroy, describe, start,  start,       start,    chunk,    plan,
+                          plan,         cancel,        commit,   commit, run_pass,    run_pass, run_pass, end,
+                          end,          end,           request,  places, insert,      insert,   reset,    prometheus,
+                          take_events,  check,         settle,   settle, move_memory, loading,  drain,    attach,
+                          set_speeds,   forget,        refresh,  refresh};
 
 }  // namespace
 

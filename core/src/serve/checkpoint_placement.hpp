@@ -43,6 +43,7 @@ struct PromptCheckpoints {
   std::int64_t scan_step = 1;     ///< distance in tokens at which a pass can save its state; 0: only at its end
   std::int64_t tail = 0;          ///< SlotLayout::tail_tokens
   std::span<const std::int64_t> named = {};  ///< RequestBook::breakpoints_of()
+  std::span<const std::int64_t> asked = {};  ///< those of the prompt alone, which move last()
   std::int32_t named_saves = 0;              ///< SlotLayout::breakpoint_saves
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
@@ -50,7 +51,7 @@ struct PromptCheckpoints {
 
   /// Where the prompt leaves a state: usable(), or before its tail.
   [[nodiscard]] constexpr std::int64_t last() const noexcept {
-    return tail == 0 ? usable() : before_tail(prompt, tail, block, named, reused, step());
+    return tail == 0 ? usable() : before_tail(prompt, tail, block, asked, reused, step());
   }
   /// Where the prompt leaves the cached prefix; 0: so soon behind the hit that it is the state before the tail of the
   /// prompt that it leaves. One more state would save few tokens.
@@ -195,6 +196,7 @@ struct PromptCheckpoints {
           .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1),
           .tail = layout.tail_tokens,
           .named = book.breakpoints_of(request),
+          .asked = book.asked_breakpoints_of(request),
           .named_saves = layout.breakpoint_saves};
 }
 

@@ -282,7 +282,7 @@ PromptChunk ColumnRows::split(const RequestRecord& record, std::int64_t start, s
   ChunkRequest wanted{.start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
   const std::int64_t tail = book_.columns.tail_tokens;
   if (tail > 0)
-    wanted.tail = wanted.total - before_tail(wanted.total, tail, grid(), book_.breakpoints_of(record.id),
+    wanted.tail = wanted.total - before_tail(wanted.total, tail, grid(), book_.asked_breakpoints_of(record.id),
                                              book_.opened_of(record.id).reused_tokens, grid());
   return {.tokens = split_chunk(wanted, grid()), .least_budget = least_chunk(wanted, grid())};
 }

@@ -41,14 +41,14 @@ std::span<const PrefixHash> PrefixWaits::prefixes_of(RequestId request) {
 }
 
 /// The deepest position from `least` to `most` tokens where the other request can leave a checkpoint for those that
-/// wait; 0: there is none. Passes that are planned leave none, and a request that waits itself begins behind its wait.
+/// wait; 0: there is none. Passes that are planned leave none. A request that waits itself, or loads, begins behind that.
 std::int64_t PrefixWaits::place_wait(RequestId other, std::int64_t least, std::int64_t most) const {
   const RequestRecord& record = book_.record(other);
   const std::int64_t planned = book_.passes.bounds(other, record.computed, book_.passes.size()).high;
-  least = std::max({least, planned + 1, wait_of(other).tokens + 1});
+  least = std::max({least, planned + 1, wait_of(other).tokens + 1, book_.opened_of(other).loading_tokens + 1});
   const std::int64_t at = floor_to(std::min(most, record.prompt_tokens), book_.grid_tokens);
   if (at < least) return 0;
-  if (book_.can_add_breakpoint(other, at)) return at;
+  if (book_.can_await(other, at)) return at;
   std::int64_t place = 0;
   for (const std::int64_t named : book_.breakpoints_of(other))
     if (named >= least && named <= at) place = named;
@@ -67,7 +67,8 @@ void PrefixWaits::consider(RequestId id) {
   PrefixWait wait;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestRecord& other = book_.records[i];
-    if (!requests_[i].is_computing || requests_[i].order >= request.order) continue;
+    if (!requests_[i].is_computing || requests_[i].order >= request.order || other.prompt_tokens < least) continue;
+    if (other.computed >= other.prompt_tokens) continue;
     const std::int64_t shared = shared_blocks(prefixes, prefixes_of(other.id)) * book_.options.block_size_tokens;
     const std::int64_t at = place_wait(other.id, least, std::min(shared, usable));
     if (at < wait.tokens || at == 0 || (at == wait.tokens && requests_[i].order > order)) continue;
@@ -75,7 +76,7 @@ void PrefixWaits::consider(RequestId id) {
     order = requests_[i].order;
   }
   if (wait.tokens == 0) return;
-  book_.add_breakpoint(wait.request, wait.tokens);
+  book_.await(wait.request, wait.tokens);
   request.wait = wait;
   if (request.until == 0) request.until = commits_ + static_cast<std::uint64_t>(options_.longest_commits);
   const auto order_of = [&](RequestId waiting) { return requests_[waiting.index()].order; };
@@ -94,7 +95,7 @@ bool PrefixWaits::is_over(RequestId id) const {
   const Request& request = requests_[id.index()];
   const RequestRecord& other = book_.record(request.wait.request);
   const bool is_computing = requests_[request.wait.request.index()].is_computing && other.id == request.wait.request;
-  return !is_computing || other.stale || other.computed >= request.wait.tokens || commits_ >= request.until ||
+  return !is_computing || other.computed >= request.wait.tokens || commits_ >= request.until ||
          book_.record(id).stale;
 }
 

@@ -26,7 +26,7 @@ class PrefixWaits {
   void start(RequestId request);
   /// The request waits if an earlier one is computing enough of its prompt. O(requests * log(blocks)).
   void consider(RequestId request);
-  /// The request ends: it waits no longer, and those that wait for it wait in vain.
+  /// The request ends: it waits no longer, and the waits for it are over.
   void end(RequestId request) noexcept;
   /// A pass was committed.
   void count_commit() noexcept { ++commits_; }

@@ -182,9 +182,8 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   if (tree_.peek(usable, name_space(id)).tokens <= request.hit.tokens) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
-  const PromptPast past = request.hit.past;
-  request.hit = tree_.match(usable, name_space(id), request.row, Lookup::again, prompt);
-  request.hit.past = past;
+  // A policy that learns hears of the hit as of one by a start.
+  request.hit = tree_.match(usable, name_space(id), request.row, Lookup::request, prompt);
   request.lock = tree_.lock(request.hit);
   return opened_at_hit(id);
 }

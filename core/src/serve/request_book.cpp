@@ -5,6 +5,9 @@
 
 #include "serve/request_options.hpp"
 
+#include <algorithm>
+#include <utility>
+
 namespace stateport::detail {
 namespace {
 
@@ -51,18 +54,26 @@ void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_
   named[request.index()] = of_request;
 }
 
-bool RequestBook::can_add_breakpoint(RequestId request, std::int64_t position) const noexcept {
-  const NamedPositions& of_request = named[request.index()];
-  return of_request.count < asked[request.index()].count + awaited_max ||
-         std::ranges::binary_search(of_request.all(), position);
+bool RequestBook::can_await(RequestId request, std::int64_t position) const noexcept {
+  const std::span<const std::int64_t> named_at = named[request.index()].all();
+  if (std::ranges::binary_search(named_at, position)) return true;
+  const std::span<const std::int64_t> asked_at = asked[request.index()].all();
+  const auto is_awaited = [&](std::int64_t at) {
+    return at > record(request).computed && !std::ranges::binary_search(asked_at, at);
+  };
+  return std::cmp_less(std::ranges::count_if(named_at, is_awaited), awaited_max);
 }
 
-void RequestBook::add_breakpoint(RequestId request, std::int64_t position) noexcept {
+/// Positions that the request has passed make room.
+void RequestBook::await(RequestId request, std::int64_t position) noexcept {
   NamedPositions& of_request = named[request.index()];
   if (std::ranges::binary_search(of_request.all(), position)) return;
-  std::size_t i = of_request.count++;
-  for (; i > 0 && of_request.at[i - 1] > position; --i) of_request.at[i] = of_request.at[i - 1];
-  of_request.at[i] = position;
+  const auto first = of_request.at.begin();
+  const auto passed = [&](std::int64_t at) { return at <= record(request).computed; };
+  auto end = std::remove_if(first, first + static_cast<std::ptrdiff_t>(of_request.count), passed);
+  *end++ = position;
+  std::rotate(std::upper_bound(first, end - 1, position), end - 1, end);
+  of_request.count = static_cast<std::size_t>(end - first);
 }
 
 }  // namespace stateport::detail

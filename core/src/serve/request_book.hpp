@@ -49,7 +49,7 @@ struct RequestBook {
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
 
-  /// Where the request leaves a checkpoint whatever the placement.
+  /// Where the request leaves a checkpoint, whatever the placement.
   [[nodiscard]] std::span<const std::int64_t> breakpoints_of(RequestId request) const noexcept {
     return named[request.index()].all();
   }
@@ -74,10 +74,10 @@ struct RequestBook {
     return tenants ? &tenants->states(group) : nullptr;
   }
   void set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept;
-  /// A request that waits adds this position, a multiple of grid_tokens. It can if the position is there already, or
-  /// fewer than awaited_max were added.
-  [[nodiscard]] bool can_add_breakpoint(RequestId request, std::int64_t position) const noexcept;
-  void add_breakpoint(RequestId request, std::int64_t position) noexcept;
+  /// Another request waits for this position, a multiple of grid_tokens behind the computed tokens. False: it is not
+  /// there, and awaited_max others are.
+  [[nodiscard]] bool can_await(RequestId request, std::int64_t position) const noexcept;
+  void await(RequestId request, std::int64_t position) noexcept;
 
   const RequestCacheOptions options;
   const SlotLayout& slots;      ///< slot_layout(options)
@@ -90,7 +90,7 @@ struct RequestBook {
   std::vector<RequestRecord> records;  ///< by request
   std::vector<OpenedPrompt> opened;    ///< by request
   std::vector<NamedPositions> asked;   ///< by request: Prompt::breakpoints
-  std::vector<NamedPositions> named;   ///< by request: these, and those of requests that wait for it
+  std::vector<NamedPositions> named;   ///< by request: these, and those for which other requests wait
   /// After the computed tokens. The index says in open() where a state begins, RequestIndex::note_memory() fills in the
   /// slots.
   StateTable states;

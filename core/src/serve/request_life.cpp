@@ -245,7 +245,7 @@ void RequestLife::cancel(PassId pass) {
 /// The index has its part in the row.
 void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
-  record.begun = true;
+  if (!std::exchange(record.begun, true)) lookups_.count(record.id);
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
@@ -345,6 +345,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
     return {};
   }
   if (tiers_) tiers_->stop_asking(request);
+  if (!book_.record(request).begun) lookups_.count(request);
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
   if (book_.record(request).stale) how = RequestEnd::aborted;

@@ -14,12 +14,10 @@ StartedRequest RequestLookups::start(RequestId id, PromptSearch search, const Op
   book_.opened[id.index()] = opened;
   if (waits_) waits_->start(id);
   StartedRequest started{.request = id, .reused_tokens = opened.reused_tokens, .lost = opened.lost};
-  if (tiers_ != nullptr) {
+  if (tiers_ != nullptr)
     tiers_->start(id, search, opened, started);
-  } else {
-    if (opened.lost) started.lost_tokens = opened.cached_tokens - opened.reused_tokens;
-    count(id, 1);
-  }
+  else if (opened.lost)
+    started.lost_tokens = opened.cached_tokens - opened.reused_tokens;
   if (waits_ && !started.load && search != PromptSearch::device) {
     waits_->consider(id);
     if (waits_->waits(id)) started.waits_for = waits_->wait_of(id);
@@ -56,23 +54,17 @@ bool RequestLookups::look_up_again(RequestId id) {
   if (record.stale) return false;
   const std::optional<OpenedPrompt> opened = index_.refresh(id);
   if (!opened) return false;
-  if (tiers_ != nullptr) {
-    tiers_->refresh(id, *opened);
-  } else {
-    count(id, -1);
-    book_.opened[id.index()] = *opened;
-    count(id, 1);
-  }
+  book_.opened[id.index()] = *opened;
+  if (tiers_ != nullptr) tiers_->refresh(id);
   record.computed = opened->reused_tokens;
   index_.note_memory(id);
   return true;
 }
 
-/// Without tiers, which count their lookups: 1 counts the last lookup of the request, -1 takes it back.
-void RequestLookups::count(RequestId id, int sign) noexcept {
+void RequestLookups::count(RequestId id) noexcept {
+  if (tiers_ != nullptr) return tiers_->count(id);
   const OpenedPrompt& opened = book_.opened_of(id);
-  book_.stats.count_lookup(book_.record(id).prompt_tokens, opened.reused_tokens, opened.cached_tokens, opened.lost,
-                           sign);
+  book_.stats.count_lookup(book_.record(id).prompt_tokens, opened.reused_tokens, opened.cached_tokens, opened.lost);
 }
 
 void RequestLookups::end(RequestId id) {
@@ -87,7 +79,7 @@ void RequestLookups::commit() {
   end_waits();
 }
 
-/// Requests whose waits are over continue from what is cached now, unless they have to wait for others.
+/// Requests whose waits are over continue from their hits of now, unless they have to wait for others.
 void RequestLookups::end_waits() {
   while (const std::optional<RequestId> id = waits_ ? waits_->take_over() : std::nullopt) {
     const std::int64_t before = book_.record(*id).computed;

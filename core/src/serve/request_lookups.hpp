@@ -12,7 +12,7 @@
 
 namespace stateport::detail {
 
-/// How much of its prompt a request reuses: what its start finds, what later lookups find, and what it waits for.
+/// How much of its prompt a request reuses: the lookup of its start, later ones, and waits for other requests.
 class RequestLookups {
  public:
   /// The arguments must outlive it.
@@ -30,6 +30,8 @@ class RequestLookups {
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return (tiers_ != nullptr && tiers_->waits(request)) || (waits_ && waits_->waits(request));
   }
+  /// The request begins to compute, or ends without that: counts its hit and its losses.
+  void count(RequestId request) noexcept;
   /// The request ends: it computes nothing more.
   void end(RequestId request);
   /// A pass was committed.
@@ -39,7 +41,6 @@ class RequestLookups {
  private:
   [[nodiscard]] StartedRequest answer(StartedRequest started) const;
   [[nodiscard]] bool look_up_again(RequestId request);
-  void count(RequestId request, int sign) noexcept;
   void end_waits();
 
   RequestBook& book_;

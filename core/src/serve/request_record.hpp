@@ -28,6 +28,7 @@ struct OpenedPrompt {
   std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens: the prompt branches off there
   std::optional<LostHit> lost;
   SlotId hit;  ///< the checkpoint after reused_tokens. None: there is no hit, or it lies in columns.
+  std::int64_t loading_tokens = 0;  ///< that a load under way brings
 };
 
 /// A request, whatever the index. A step without tiers reads only the first cache line of a quiet request.

@@ -68,7 +68,6 @@ void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& 
   if (request.wait != Wait::nothing) return;
   started.lost = request.lost;
   if (request.lost) started.lost_tokens = request.cached_tokens - opened.reused_tokens;
-  count(id);
 }
 
 /// Looks for the request's prompt below the device, which has `cached` tokens of it. Names finds or a load that the
@@ -90,7 +89,9 @@ void RequestTiers::look(RequestId id, std::int64_t cached) {
     return end_call();
   }
   if (request.cached_tokens > request.opened_tokens) opened_[id.index()].cached_tokens = request.cached_tokens;
-  if (begin_load(id, cached)) request.wait = Wait::load;
+  if (!begin_load(id, cached)) return;
+  request.wait = Wait::load;
+  opened_[id.index()].loading_tokens = request.hit.tokens;
 }
 
 /// One round of finds at most: the next one follows when this one was answered.
@@ -144,6 +145,7 @@ bool RequestTiers::look_again(RequestId id) {
 
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
+  opened_[id.index()].loading_tokens = 0;
   device_.ask(id);
   const SlotId hit = device_.end_load(id, request.hit.tokens, done);
   if (done) opened_[id.index()].hit = hit;
@@ -161,7 +163,6 @@ void RequestTiers::finish_load(RequestId id, bool done) {
 void RequestTiers::go_on(RequestId id) {
   Request& request = requests_[id.index()];
   request.wait = Wait::nothing;
-  count(id);
   if (std::exchange(request.ended, false)) {
     cache_.end(id, RequestEnd::aborted);
   } else if (waits_ != nullptr) {
@@ -169,22 +170,19 @@ void RequestTiers::go_on(RequestId id) {
   }
 }
 
-void RequestTiers::refresh(RequestId id, const OpenedPrompt& opened) noexcept {
+void RequestTiers::refresh(RequestId id) noexcept {
   Request& request = requests_[id.index()];
-  count(id, -1);
+  OpenedPrompt& opened = opened_[id.index()];
   request.device_tokens = opened.reused_tokens;
   request.cached_tokens = std::max(request.cached_tokens, opened.cached_tokens);
   if (opened.lost || request.device_tokens == request.cached_tokens) request.lost = opened.lost;
-  opened_[id.index()] = opened;
-  opened_[id.index()].cached_tokens = request.cached_tokens;
-  opened_[id.index()].lost = request.lost;
-  count(id);
+  opened.cached_tokens = request.cached_tokens;
+  opened.lost = request.lost;
 }
 
-void RequestTiers::count(RequestId id, int sign) noexcept {
+void RequestTiers::count(RequestId id) noexcept {
   const Request& request = requests_[id.index()];
-  stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost,
-                      sign);
+  stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost);
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {
@@ -197,7 +195,6 @@ void RequestTiers::stop_asking(RequestId id) noexcept {
   if (!waits(id)) return;
   index_.finds().forget(id);
   requests_[id.index()].wait = Wait::nothing;
-  count(id);
 }
 
 void RequestTiers::report_prompt(RequestId id, double now_s) {

@@ -34,11 +34,12 @@ class RequestTiers final : public CacheTiers {
 
   [[nodiscard]] TierIndex& index() noexcept { return index_; }
   /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
-  /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`, and counts the
-  /// request unless it waits.
+  /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`.
   void start(RequestId request, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started);
   /// The request, which does not wait, was looked up again on the device, and reuses more of its prompt.
-  void refresh(RequestId request, const OpenedPrompt& opened) noexcept;
+  void refresh(RequestId request) noexcept;
+  /// Counts the hit of the request, and its losses.
+  void count(RequestId request) noexcept;
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return requests_[request.index()].wait != Wait::nothing;
   }
@@ -81,7 +82,6 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool look_again(RequestId request);
   void finish_load(RequestId request, bool done);
   void go_on(RequestId request);
-  void count(RequestId request, int sign = 1) noexcept;
 
   RequestCache& cache_;
   RequestIndex& device_;

@@ -76,28 +76,27 @@ double AgeHistogram::quantile_s(double part) const noexcept {
   return upper_s(buckets - 1);
 }
 
-void CacheStats::count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
-                               int sign) noexcept {
-  requests += sign;
-  requests_hit += hit_tokens_of_request > 0 ? sign : 0;
-  prompt_tokens += sign * prompt_tokens_of_request;
-  hit_tokens += sign * hit_tokens_of_request;
-  hit_flops += sign * cost.of(0, hit_tokens_of_request);
+void CacheStats::count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept {
+  ++requests;
+  requests_hit += hit_tokens_of_request > 0;
+  prompt_tokens += prompt_tokens_of_request;
+  hit_tokens += hit_tokens_of_request;
+  hit_flops += cost.of(0, hit_tokens_of_request);
 }
 
-void CacheStats::count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens, int sign) noexcept {
+void CacheStats::count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens) noexcept {
   if (to_tokens <= from_tokens) return;
   Loss& loss = lost[static_cast<std::size_t>(reason)];
-  loss.requests += sign;
-  loss.tokens += sign * (to_tokens - from_tokens);
-  loss.flops += sign * cost.of(from_tokens, to_tokens);
+  ++loss.requests;
+  loss.tokens += to_tokens - from_tokens;
+  loss.flops += cost.of(from_tokens, to_tokens);
 }
 
 void CacheStats::count_lookup(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
-                              std::int64_t walked_tokens, std::optional<LostHit> reason, int sign) noexcept {
-  count_request(prompt_tokens_of_request, hit_tokens_of_request, sign);
-  if (reason) count_loss(*reason, hit_tokens_of_request, walked_tokens, sign);
-  count_loss(LostHit::never_stored, walked_tokens, prompt_tokens_of_request, sign);
+                              std::int64_t walked_tokens, std::optional<LostHit> reason) noexcept {
+  count_request(prompt_tokens_of_request, hit_tokens_of_request);
+  if (reason) count_loss(*reason, hit_tokens_of_request, walked_tokens);
+  count_loss(LostHit::never_stored, walked_tokens, prompt_tokens_of_request);
 }
 
 std::string to_string(const CacheStats& stats) {

@@ -7,6 +7,7 @@
 #include "random_engine.hpp"
 #include "serve_alone.hpp"
 #include "state_world.hpp"
+#include "tier_server.hpp"
 
 #include <doctest/doctest.h>
 
@@ -222,6 +223,79 @@ TEST_CASE("no prompt waits for a position that the other request begins behind")
   }
 }
 
+TEST_CASE("a prompt for which others wait still leaves the state before its tail") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = large_cache(index, 24);
+    if (in_columns(index))
+      columns(options).tail_tokens = 100;
+    else
+      slots(options).tail_tokens = 100;
+    Crowd crowd(options);
+    for (int i = 0; i < 4; ++i) static_cast<void>(crowd.start(counting(240)));
+    crowd.run(9000);
+    const std::int64_t usable = 239 / grid_of(index) * grid_of(index);
+    CHECK(crowd.computed_tokens == 240 + 3 * (240 - usable));
+    CHECK(crowd.start(branch(180, 20, 1)).reused_tokens == 140 / grid_of(index) * grid_of(index));
+  }
+}
+
+TEST_CASE("a prompt that begins to wait changes nothing about passes that are planned") {
+  for (const Combination index : test::slot_combinations)
+    for (const CheckpointPlacement placement : {CheckpointPlacement::passes, CheckpointPlacement::rungs}) {
+      CAPTURE(static_cast<int>(index));
+      RequestCacheOptions options = large_cache(index, 24);
+      options.overlap = true;
+      slots(options).tail_tokens = 100;
+      slots(options).placement = placement;
+      const auto cache = make_request_cache(options);
+      StateWorld world(options);
+      const Tokens prompt = counting(240);
+      const RequestId first = cache->start({.tokens = prompt})->request;
+      const auto plan = [&](std::int32_t tokens) {
+        const PassRow row{.request = first, .tokens = tokens};
+        const PassPlan pass = cache->plan({&row, 1});
+        REQUIRE(pass.ready);
+        world.before(pass);
+        const auto start = prompt.begin() + pass.rows[0].start;
+        world.run(0, pass.rows[0], {prompt.begin(), start}, {start, start + tokens});
+        return pass.pass;
+      };
+      const auto commit = [&](PassId pass) {
+        const std::int32_t count = 0;
+        world.after(cache->commit(pass, {&count, 1}, {}));
+      };
+      commit(plan(140));
+      commit(plan(20));
+      const PassId one = plan(20);
+      const PassId two = plan(20);  // both have run when a prompt begins to wait
+      CHECK(cache->start({.tokens = prompt})->waits_for);
+      commit(one);
+      commit(two);
+      for (std::int32_t shared = 141; shared < 200; shared += 4) {
+        const auto found = cache->start({.tokens = branch(shared, 5, shared), .search = PromptSearch::device});
+        REQUIRE(found);
+        if (found->reused_tokens > 0)
+          world.check(cache->places(found->request), {prompt.begin(), prompt.begin() + found->reused_tokens}, 0);
+        cache->abort(found->request);
+      }
+    }
+}
+
+TEST_CASE("no prompt waits for a position that the other request will load") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = test::small(index, {.host_bytes = 100'000});
+    options.share_running.least_tokens = 4;
+    test::PushedDown server(options);
+    const StartedRequest loading = *server.start({.tokens = server.prompt});
+    REQUIRE(loading.load);
+    Tokens other(server.prompt.begin(), server.prompt.begin() + loading.load->tokens - 4);
+    other.push_back(5);
+    CHECK_FALSE(server.start({.tokens = other})->waits_for);
+  }
+}
+
 TEST_CASE("a wait ends after the commits that the option allows") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
@@ -349,6 +423,8 @@ TEST_CASE("a prompt that is looked up again reuses what others computed since it
     crowd.cache->check_invariants();
     CHECK(crowd.cache->usage().kv_tokens == before + 120);
     const CacheStats& stats = crowd.cache->stats();
+    CHECK(stats.requests == 1);  // the second one has not begun
+    crowd.end(second.request, RequestEnd::aborted);
     CHECK(stats.requests == 2);
     CHECK(stats.requests_hit == 1);
     CHECK(stats.hit_tokens == 240);

@@ -102,6 +102,20 @@ typedef struct stateport_column_layout {
   int64_t tail_tokens;
 } stateport_column_layout;
 
+/// Prompts that wait for a request which computes their prefix, so that it is computed once. A prompt waits if it
+/// shares more with the unfinished prompt of an earlier request than is cached. The earlier request leaves a checkpoint
+/// at the end of the shared prefix, at up to eight positions. The wait is over once that request has computed the
+/// prefix, has ended, or computes with old weights. The prompt then reuses all that is cached, and may wait for another
+/// request. An engine passes over a request that waits, and runs the others.
+typedef struct stateport_share_running {
+  size_t size;
+  /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
+  /// of a prompt with index tree. Not in mode none.
+  int64_t least_tokens;
+  int32_t
+      longest_commits;  ///< commits and inserts since a request began to wait, after which it waits no longer; 0: 1024
+} stateport_share_running;
+
 typedef struct stateport_request_cache_options {
   size_t size;
   int32_t index;                           ///< stateport_cache_index
@@ -134,7 +148,8 @@ typedef struct stateport_request_cache_options {
   stateport_flag scrub;
   /// Tenants that can have a quota at a time, at most 64; 0: none. See cache_tenants.h.
   int32_t tenant_quotas;
-  const stateport_tier_options* tiers;  ///< the tiers below the device; null: none
+  const stateport_share_running* share_running;  ///< null: no prompt waits for another request
+  const stateport_tier_options* tiers;           ///< the tiers below the device; null: none
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;

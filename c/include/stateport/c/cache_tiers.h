@@ -31,7 +31,9 @@ extern "C" {
 /// The answer of stateport_request_cache_settle.
 typedef struct stateport_settled_transfers {
   size_t size;
-  int32_t ready_requests;  ///< have all that was loaded for them, or will not get it: they wait no longer
+  /// Number of requests that have all that was loaded for them, or will not get it. Some may wait for other requests
+  /// now (stateport_share_running).
+  int32_t ready_requests;
   const stateport_transfer* transfers;
   size_t transfer_count;
 } stateport_settled_transfers;

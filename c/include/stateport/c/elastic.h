@@ -5,8 +5,8 @@
 #include <stateport/c/cache_arena.h>
 #include <stateport/c/store.h>
 
-/// Memory that moves between the store of KV and the store of states while an engine serves: stateport::ElasticResource,
-/// ElasticStore and MemoryMover. The conventions are in stateport/c/core.h.
+/// Memory that moves between the store of KV and the store of states while an engine serves:
+/// stateport::ElasticResource, ElasticStore and MemoryMover. The conventions are in stateport/c/core.h.
 ///
 ///     elastic_memory_create → elastic_store_create, twice → request_cache_create, with the extents of both
 ///     memory_mover_create → plan, insert, commit → (the work of the answer) → memory_mover_carry_out
@@ -31,7 +31,7 @@ typedef struct stateport_elastic_usage {
   uint64_t granularity_bytes;
   uint64_t limit_bytes;
   uint64_t mapped_bytes;  ///< never above limit_bytes
-  uint64_t held_bytes;    ///< mapped_bytes, and the physical memory that is kept to be mapped next; never above the limit
+  uint64_t held_bytes;  ///< mapped_bytes, and the physical memory that is kept to be mapped next; never above the limit
 } stateport_elastic_usage;
 
 /// Fails with STATEPORT_BACKEND_ERROR where the device cannot map memory, and unless a runtime has started it.
@@ -89,8 +89,8 @@ stateport_status stateport_memory_mover_destroy(stateport_memory_mover* mover);
 /// and settles the moves that have ended. The work of the answer that has the plan is enqueued before. wait: not 0:
 /// waits for the stream, so that all moves end in this call; 0: unmaps whose time has not come are left to a later one.
 /// settled: how many moves ended, of this plan and of earlier ones. Every plan with moves is carried out once, in the
-/// order of the answers. plan: null: there is no new one. Refused: moves that are not the next ones of the cache, copies
-/// of blocks that are not mapped.
+/// order of the answers. plan: null: there is no new one. Refused: moves that are not the next ones of the cache,
+/// copies of blocks that are not mapped.
 stateport_status stateport_memory_mover_carry_out(stateport_memory_mover* mover, void* stream,
                                                   const stateport_memory_plan* plan, int32_t wait, size_t* settled);
 

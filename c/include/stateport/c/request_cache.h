@@ -52,9 +52,17 @@ stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cach
 /// started, and `done` says how many.
 stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
                                                size_t count, stateport_started_request* out, size_t* done);
+/// Looks the prompt of a request up again before its first pass: since the start other requests may have computed more
+/// of it. An engine asks when it is about to schedule the request. The device alone is searched. found: 1: `out`
+/// replaces the answer of the start, and memory that failed or cancelled plans took for the request is free again. 0:
+/// no more is found, or the request waits for a tier or for another request: nothing has changed, and `out` is not
+/// written. The statistics count the last lookup alone. Refused: a request that does not run, and with
+/// STATEPORT_INVALID_STATE one that has committed a pass or inserted a prefix, or is in an outstanding pass.
+stateport_status stateport_request_cache_refresh(stateport_request_cache* cache, int64_t request,
+                                                 stateport_started_request* out, uint8_t* found);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
-/// budget, or for a tier. After the prompt: the budget. With a pass outstanding: behind that. least_budgets: null, or
-/// [count]: the smallest budget for which tokens[i] is not 0; 0: the request waits for a tier.
+/// budget, for a tier, or for another request. After the prompt: the budget. With a pass outstanding: behind that.
+/// least_budgets: null, or [count]: the smallest budget for which tokens[i] is not 0; 0: the request waits.
 stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
                                                const int64_t* budgets, size_t count, int64_t* tokens,
                                                int64_t* least_budgets);
@@ -72,8 +80,8 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
 /// Names the KV and, in one group of layers, the checkpoint of a request's hit. Both stay in place until the first
-/// commit of the request or its end. STATEPORT_INVALID_STATE after the first commit, and while the request waits for a
-/// tier.
+/// commit, insert or refresh of the request or its end. STATEPORT_INVALID_STATE after the first commit or insert, and
+/// while the request waits.
 stateport_status stateport_request_cache_places(stateport_request_cache* cache, int64_t request, size_t group,
                                                 stateport_hit_places* out);
 /// Inserts the KV and the state of the first `tokens` tokens of a prompt. The engine has both in memory of its own: it
@@ -85,8 +93,7 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// all tokens of the prompt the request can only end. Some of the KV may be cached already. Index hash in slots: its
 /// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
 /// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed already
-/// or beyond the prompt, a request that waits for a tier, and with STATEPORT_INVALID_STATE a call while a pass is
-/// outstanding.
+/// or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 

@@ -19,7 +19,7 @@ extern "C" {
 typedef enum stateport_prompt_search {
   STATEPORT_SEARCH_EVERYWHERE = 0,  ///< on the device and below, and the remote tier is asked for more
   STATEPORT_SEARCH_KNOWN,           ///< the remote tier is not asked
-  STATEPORT_SEARCH_DEVICE           ///< nothing is loaded: the request can run at once
+  STATEPORT_SEARCH_DEVICE           ///< nothing is loaded, and no other request awaited: the request can run at once
 } stateport_prompt_search;
 
 typedef struct stateport_prompt {
@@ -45,7 +45,7 @@ typedef struct stateport_started_request {
   /// running requests have the same: engines can use them as an array index.
   int64_t request;
   int32_t lost;           ///< stateport_lost_hit: why not more is reused
-  int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
+  int64_t reused_tokens;  ///< the first pass begins here, unless the request waits; less than the prompt
   int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
   /// More is on its way from a tier: the first pass begins behind this number of tokens. 0: nothing is. With
   /// load_medium STATEPORT_MEDIUM_REMOTE it is 0 while that tier is asked for contents, which are then loaded. Until
@@ -56,6 +56,11 @@ typedef struct stateport_started_request {
   /// stateport_medium: the slowest tier that something is loaded from; elsewhere: only KV that the engine keeps is;
   /// device: nothing is.
   int32_t load_medium;
+  /// Another request is computing more of this prompt (stateport_share_running): its number; STATEPORT_NONE: this one
+  /// waits for none. Until the wait is over no pass can run this request: chunk says 0. Then
+  /// stateport_running_request.computed says how much it reuses.
+  int64_t waits_for_request;
+  int64_t waits_for_tokens;  ///< length of the prefix, where that request leaves a checkpoint; 0: there is no wait
   const stateport_transfer* transfers;  ///< see cache_tiers.h
   size_t transfer_count;
   /// Where the checkpoints of the prompt's breakpoints are to lie: rounded down to whole blocks, in columns to those of

@@ -28,7 +28,8 @@ typedef enum stateport_lost_hit {
 
 enum { STATEPORT_LOST_REASONS_MAX = 16 };  ///< room for all of them, and for those that may come
 
-/// Plain counters since the cache was made. Arrays are by stateport_lost_hit.
+/// Plain counters since the cache was made. A request is counted with its first commit or insert, or with its end if it
+/// has none. Arrays are by stateport_lost_hit.
 typedef struct stateport_cache_stats {
   size_t size;
   int64_t requests;
@@ -49,6 +50,7 @@ typedef struct stateport_cache_stats {
   int64_t states;               ///< checkpoints; in columns: blocks of states, with those of running requests
   int64_t breakpoints_kept;     ///< positions of stateport_prompt.breakpoints that a pass left a checkpoint at
   int64_t breakpoints_refused;  ///< those that a pass ran over without one
+  int64_t awaited_tokens;       ///< of hit_tokens: reused because a request waited (stateport_share_running)
 } stateport_cache_stats;
 
 #ifdef __cplusplus

@@ -119,15 +119,21 @@ struct ColumnLayout {
 inline constexpr std::int32_t tenant_quotas_max = 64;
 
 /// Prompts that wait for a request which computes their prefix, so that it is computed once. A prompt waits if it
-/// shares more with the unfinished prompt of an earlier request than is cached. Its wait is over once that request has
-/// computed the shared prefix, or has ended. It then reuses what is cached, and may wait for another request.
+/// shares more with the unfinished prompt of an earlier request than is cached. The earlier request leaves a checkpoint
+/// at the end of the shared prefix, as at a breakpoint of its own (SlotLayout::breakpoint_saves), at up to eight
+/// positions.
+///
+/// The wait is over once the earlier request has computed the prefix, has ended, or computes with old weights. The
+/// prompt then reuses all that is cached, and may wait for another request. Commits, inserts and ends of requests end
+/// waits.
 ///
 /// An engine passes over a request that waits, as over one that waits for a tier, and runs the others.
 struct ShareRunning {
   /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
   /// of a prompt with index tree.
   std::int64_t least_tokens = 0;
-  std::int32_t longest_commits = 1024;  ///< of the cache, after which a request waits no longer
+  /// Commits and inserts of the cache since a request began to wait, after which it waits no longer, for no request.
+  std::int32_t longest_commits = 1024;
 };
 
 struct RequestCacheOptions {

@@ -21,8 +21,8 @@ struct SettledTransfers {
 /// The tiers of a RequestCache below the device, as the mover of the bytes sees them. The cache decides and names
 /// transfers in its answers. The mover carries them out and tells the cache when they have ended.
 ///
-///     start, plan, insert, commit, end ─► execute `transfers` ─► enqueue all else that was answered
-///     whenever some have ended         ─► settle ─► execute `transfers`
+///     start, refresh, plan, insert, commit, end ─► execute `transfers` ─► enqueue all else that was answered
+///     whenever some have ended                  ─► settle ─► execute `transfers`
 ///
 /// An answer with the member `transfers` names every transfer that was decided since the last such answer: by the same
 /// call, and by calls whose answers have no such member (an end without copies, cancel, reset, attach, a start or an

@@ -141,22 +141,23 @@ class RequestCache {
   /// Looks the prompt up, takes a request number and, in slots, a live slot; plan() takes the rest. None: one is not
   /// free; nothing was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not
   /// ascend or are not inside the prompt, breakpoints that Prompt does not allow or with mode none, a bad hint, and a
-  /// clock that goes back. O(tokens).
+  /// clock that goes back. O(tokens), and with share_running O(requests * log(tokens)) besides.
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
-  /// Looks the prompt of a waiting request up again: since start() other requests may have computed more of it. An
-  /// engine asks when it is about to schedule the request. The device alone is searched. None: no more is found, or the
-  /// request waits for a tier or for another request, and nothing changed. Else the answer replaces that of start(),
-  /// and memory that failed or cancelled plans took for the request is free again. stats() counts the last lookup
-  /// alone. Throws InvalidArgument for a request that does not run, InvalidState after its first commit or insert, and
-  /// while a pass with it is outstanding. O(tokens), and hashes nothing.
+  /// Looks the prompt of a request up again that has not begun: since start() other requests may have computed more of
+  /// it. An engine asks when it is about to schedule the request. The device alone is searched. None: no more is found,
+  /// or the request waits for a tier or for another request, and nothing changed. Else the answer replaces that of
+  /// start(), and memory that failed or cancelled plans took for the request is free again. Throws InvalidArgument for
+  /// a request that does not run, InvalidState after its first commit or insert, and while a pass with it is
+  /// outstanding. O(tokens); hashes no block.
   [[nodiscard]] virtual std::optional<StartedRequest> refresh(RequestId request) = 0;
 
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, for a
-  /// tier, or for another request (ShareRunning). A pass ends at a breakpoint of the prompt, if it does not save its
-  /// state there. In columns a pass ends on a boundary, also on the last one before the prompt's last token: the same
-  /// prompt hits there. A budget below a block may therefore run nothing. After the prompt: budget_tokens. With a pass
-  /// outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
+  /// tier, or for another request (ShareRunning). A pass ends at a breakpoint of the prompt, and where another
+  /// request waits for it, if it does not save its state there: an engine asks after the last start(). In columns a
+  /// pass ends on a boundary, also on the last one before the prompt's last token: the same prompt hits there. A budget
+  /// below a block may therefore run nothing. After the prompt: budget_tokens. With a pass outstanding: behind that.
+  /// Throws for a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. The spans of the plan are valid until the next plan(), insert(), cancel(), commit()
@@ -242,6 +243,7 @@ class RequestCache {
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
+  /// Counts a request with its first commit or insert, or with its end if it has none.
   [[nodiscard]] virtual const CacheStats& stats() const noexcept = 0;
   /// O(1).
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;

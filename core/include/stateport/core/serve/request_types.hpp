@@ -72,7 +72,7 @@ struct TierLoad {
 /// A request that waits until another one has computed the prefix that both share (ShareRunning).
 struct PrefixWait {
   RequestId request;        ///< the one that computes it
-  std::int64_t tokens = 0;  ///< length of the prefix, where that request leaves a checkpoint
+  std::int64_t tokens = 0;  ///< length of the prefix, where that request is to leave a checkpoint
 
   friend bool operator==(const PrefixWait&, const PrefixWait&) = default;
 };

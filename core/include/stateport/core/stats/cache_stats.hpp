@@ -78,14 +78,13 @@ struct CacheStats {
   AgeHistogram reuse_ages;               ///< of states since their last use, when a request continued from them
   AgeHistogram eviction_ages;            ///< of states since their last use, when they were evicted
 
-  // `sign` is 1, or -1 to take back what a call with the same arguments counted.
-  void count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request, int sign = 1) noexcept;
+  void count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept;
   /// Tokens [from, to) of a prompt are computed again for this reason; nothing for an empty range.
-  void count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens, int sign = 1) noexcept;
+  void count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens) noexcept;
   /// A request whose prompt matched KV of `walked_tokens`, of which `hit_tokens_of_request` can be used; the rest is
   /// lost for this reason, if there is one.
   void count_lookup(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
-                    std::int64_t walked_tokens, std::optional<LostHit> reason, int sign = 1) noexcept;
+                    std::int64_t walked_tokens, std::optional<LostHit> reason) noexcept;
 
   [[nodiscard]] const Loss& of(LostHit reason) const noexcept { return lost[static_cast<std::size_t>(reason)]; }
   friend bool operator==(const CacheStats&, const CacheStats&) noexcept = default;
