@@ -387,6 +387,9 @@ def test_request_caches(stateport):
         assert started[0].reused_tokens == reused
         stats, events, count = CacheStats(), room(CacheEvent, 100), c_size_t()
         stateport.request_cache_stats(cache, byref(stats))
+        assert (stats.requests, stats.requests_hit, stats.hit_tokens) == (2, 0, 0)
+        stateport.request_cache_end(cache, int64s(started[0].request), 1, I(FINISHED), None, None)
+        stateport.request_cache_stats(cache, byref(stats))
         assert (stats.requests, stats.requests_hit, stats.hit_tokens) == (3, 1, reused)
         stateport.request_cache_take_events(cache, events, 100, byref(count))
         assert [event.sequence for event in events[: count.value]] == list(range(1, count.value + 1))

@@ -41,7 +41,8 @@ std::span<const PrefixHash> PrefixWaits::prefixes_of(RequestId request) {
 }
 
 /// The deepest position from `least` to `most` tokens where the other request can leave a checkpoint for those that
-/// wait; 0: there is none. Passes that are planned leave none. A request that waits itself, or loads, begins behind that.
+/// wait; 0: there is none. Passes that are planned leave none. A request that waits itself, or loads, begins behind
+/// that.
 std::int64_t PrefixWaits::place_wait(RequestId other, std::int64_t least, std::int64_t most) const {
   const RequestRecord& record = book_.record(other);
   const std::int64_t planned = book_.passes.bounds(other, record.computed, book_.passes.size()).high;
@@ -95,8 +96,7 @@ bool PrefixWaits::is_over(RequestId id) const {
   const Request& request = requests_[id.index()];
   const RequestRecord& other = book_.record(request.wait.request);
   const bool is_computing = requests_[request.wait.request.index()].is_computing && other.id == request.wait.request;
-  return !is_computing || other.computed >= request.wait.tokens || commits_ >= request.until ||
-         book_.record(id).stale;
+  return !is_computing || other.computed >= request.wait.tokens || commits_ >= request.until || book_.record(id).stale;
 }
 
 std::optional<RequestId> PrefixWaits::take_over() {

@@ -351,6 +351,60 @@ TEST_CASE("eight positions of a request can be waited for; more prompts wait for
   }
 }
 
+TEST_CASE("positions that a request has passed make room for others") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    Crowd crowd(large_cache(index, 24));
+    const RequestId first = crowd.start(counting(2400)).request;
+    std::vector<RequestId> waiting;
+    for (std::int32_t round = 0; round < 3; ++round) {
+      for (std::int32_t i = 1; i <= 8; ++i) {
+        const std::int32_t at = 480 * round + 48 * i + 24;
+        const StartedRequest started = crowd.start(branch(at, 10, 10 * round + i));
+        CHECK(started.waits_for == PrefixWait{first, at});
+        waiting.push_back(started.request);
+      }
+      while (crowd.cache->computed(first) < 480 * (round + 1)) REQUIRE(crowd.step(48));
+    }
+    crowd.run(9000);
+  }
+}
+
+TEST_CASE("policies that learn hear of the hits of requests that waited") {
+  for (const Combination index : test::slot_combinations)
+    for (const EvictionOrder order : {EvictionOrder::gdsf, EvictionOrder::hix}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(order));
+      RequestCacheOptions options = large_cache(index, 24);
+      options.eviction = order;
+      options.memory = {.state_bytes = 1000, .kv_bytes_per_token = 1};
+      slots(options).checkpoints = 12;
+      slots(options).placement = CheckpointPlacement::last;
+      Crowd crowd(options);
+      std::int64_t reused = 0, rounds = 0;
+      std::int32_t number = 0;
+      for (int round = 0; round < 20; ++round) {
+        for (std::int32_t hot = 0; hot < 4; ++hot) {
+          for (int i = 0; i < 8; ++i) {
+            Tokens prompt = counting(240, 100'000 * (hot + 1));
+            for (std::int32_t own = 0; own < 4; ++own) prompt.push_back(5'000'000 + 10 * number + own);
+            ++number;
+            const StartedRequest started = crowd.start(prompt);
+            if (i == 0 && round >= 5) reused += started.reused_tokens;
+            rounds += i == 0 && round >= 5;
+          }
+          crowd.run(9000);
+        }
+        for (int i = 0; i < 16; ++i) {
+          static_cast<void>(crowd.start(counting(240, 10'000'000 + 1000 * number++)));
+          crowd.run(9000);
+        }
+      }
+      MESSAGE(reused << " of " << 240 * rounds << " tokens");
+      CHECK(2 * reused > 240 * rounds);
+    }
+}
+
 TEST_CASE("a request that waits cannot run, and its hit has no places") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
