@@ -137,7 +137,7 @@ RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
-  for (std::size_t i = 0; i < rows.size(); ++i)
+  for (std::size_t i = 0; lookups_.can_wait() && i < rows.size(); ++i)
     require(!lookups_.waits(rows[i].request), "rows.request", rows[i].request,
             "waits for a load, or for another request");
   if (book_.passes.size() == limit) drop_newest();
@@ -245,7 +245,9 @@ void RequestLife::cancel(PassId pass) {
 /// The index has its part in the row.
 void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
-  if (!std::exchange(record.begun, true)) lookups_.count(record.id);
+  if (!record.begun) [[unlikely]]
+    lookups_.count(record.id);
+  record.begun = true;
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());

@@ -26,6 +26,8 @@ class RequestLookups {
   [[nodiscard]] StartedRequest start(RequestId request, PromptSearch search, const OpenedPrompt& opened);
   /// See RequestCache. The request has not begun, and is in no outstanding pass.
   [[nodiscard]] std::optional<StartedRequest> refresh(RequestId request);
+  /// With these options requests can wait.
+  [[nodiscard]] bool can_wait() const noexcept { return tiers_ != nullptr || waits_; }
   /// The request waits for a tier or for another request.
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return (tiers_ != nullptr && tiers_->waits(request)) || (waits_ && waits_->waits(request));
