@@ -42,6 +42,7 @@ struct CacheCounts {
   std::int64_t uncached_blocks = 0;      ///< of prompts longer than the whole block pool
   std::int64_t resident_blocks = 0;
   std::int64_t resident_states = 0;
+  std::int64_t awaited_tokens = 0;                 ///< as CacheStats counts them
   std::int64_t victims = 0;                        ///< under a budget: how often something was chosen to go
   std::int64_t memory_moves = 0;                   ///< in an arena: extents that got memory or gave it back
   std::array<TierUsage, medium_count> tiers = {};  ///< by medium; bytes are of the model

@@ -34,10 +34,10 @@ std::int64_t request_tokens_max(const Workload& workload, std::int32_t drafts) {
   return tokens + slack(drafts);
 }
 
-/// Room for all KV of the workload and of the requests that run at a time, at most as many as a KV index can name.
-std::int64_t kv_tokens(const Workload& workload, std::int64_t longest) {
+/// Room for all KV of the workload and of the requests in flight, at most as many tokens as a KV index can name.
+std::int64_t kv_tokens(const Workload& workload, std::int64_t longest, std::int32_t concurrency) {
   const std::int64_t block = workload.block_size_tokens();
-  std::int64_t tokens = requests_at_a_time * (longest + block);
+  std::int64_t tokens = concurrency * (longest + block);
   for (std::size_t i = 0; i < workload.size(); ++i) tokens += computed_tokens(workload.request(i));
   return std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max() - 2 * block);
 }
@@ -46,6 +46,7 @@ RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t
   const RequestCacheOptions& cache = options.cache;
   require(options.accept >= 0 && options.accept <= 1, "accept", fmt::format("{}", options.accept), "0 to 1");
   require(options.history_tokens >= 1, "history_tokens", options.history_tokens, "at least 1");
+  require(options.running_max >= 0, "running_max", options.running_max, "must not be negative");
   require(cache.block_size_tokens == block_size_tokens, "block_size_tokens", cache.block_size_tokens,
           "must be that of the workload");
   require(block_size_tokens >= 2 * (1 + std::int64_t{cache.drafts}), "block_size_tokens", block_size_tokens,
@@ -59,52 +60,56 @@ RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t
 }  // namespace
 
 RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks, std::int32_t drafts,
-                                        bool asynchronous, CacheIndex index) {
+                                        bool asynchronous, CacheIndex index, const ScheduleOptions& schedule) {
+  require(schedule.concurrency >= 1, "concurrency", schedule.concurrency, "at least 1");
   require(drafts >= 0, "drafts", drafts, "must not be negative");
-  require(blocks >= requests_at_a_time * blocks_held_max(drafts), "slots", blocks,
+  require(blocks >= schedule.concurrency * blocks_held_max(drafts), "slots", blocks,
           "too few for the requests that run at the same time: 4 + drafts for each request");
   require(blocks < std::numeric_limits<std::int32_t>::max() - 2, "slots", blocks, "at most 2^31 - 4");
   const std::int64_t longest = request_tokens_max(workload, drafts);
   const auto block = static_cast<std::int32_t>(workload.block_size_tokens());
   return {.index = index,
           .layout = ColumnLayout{.groups = {{.block_size_tokens = block, .blocks = blocks}}},
-          .max_requests = requests_at_a_time,
+          .max_requests = schedule.concurrency,
           .max_request_tokens = longest,
           .drafts = drafts,
           .block_size_tokens = block,
-          .kv_tokens = kv_tokens(workload, longest),
+          .kv_tokens = kv_tokens(workload, longest, schedule.concurrency),
           .unchecked_layout = true,
           .overlap = asynchronous,
-          .events = true};
+          .events = true,
+          .share_running = schedule.share_running};
 }
 
-std::int64_t served_blocks_min(const Workload& workload) {
+std::int64_t served_blocks_min(const Workload& workload, std::int32_t concurrency) {
   const std::int64_t block = workload.block_size_tokens();
-  return requests_at_a_time * ((request_tokens_max(workload, 0) + block - 1) / block);
+  return concurrency * ((request_tokens_max(workload, 0) + block - 1) / block);
 }
 
 RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex index, std::int64_t blocks,
-                                       std::int64_t slots, bool asynchronous) {
+                                       std::int64_t slots, bool asynchronous, const ScheduleOptions& schedule) {
   const std::int64_t block = workload.block_size_tokens();
-  require(blocks >= served_blocks_min(workload), "blocks", blocks,
+  require(schedule.concurrency >= 1, "concurrency", schedule.concurrency, "at least 1");
+  require(blocks >= served_blocks_min(workload, schedule.concurrency), "blocks", blocks,
           "too few for the requests that run at the same time");
   require(blocks <= (std::numeric_limits<std::int32_t>::max() - 2 * block) / block, "blocks", blocks,
           "more than a KV index can name");
-  require(slots >= 0 && slots < std::numeric_limits<std::int32_t>::max() - requests_at_a_time, "slots", slots,
-          "0 to 2^31 - 10");
+  require(slots >= 0 && slots < std::numeric_limits<std::int32_t>::max() - schedule.concurrency, "slots", slots,
+          fmt::format("0 to 2^31 - 2 - {}", schedule.concurrency));
   return {.index = index,
           .layout = SlotLayout{.checkpoints = static_cast<std::int32_t>(slots)},
-          .max_requests = requests_at_a_time,
+          .max_requests = schedule.concurrency,
           .max_request_tokens = request_tokens_max(workload, 0),
           .block_size_tokens = static_cast<std::int32_t>(block),
           .kv_tokens = blocks * block,
           .unchecked_layout = true,
           .overlap = asynchronous,
-          .events = true};
+          .events = true,
+          .share_running = schedule.share_running};
 }
 
-std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts) {
-  std::int64_t blocks = requests_at_a_time * blocks_held_max(drafts);
+std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts, std::int32_t concurrency) {
+  std::int64_t blocks = concurrency * blocks_held_max(drafts);
   for (std::size_t i = 0; i < workload.size(); ++i)
     blocks += computed_tokens(workload.request(i)) / workload.block_size_tokens();
   return blocks;
@@ -120,7 +125,9 @@ RequestReplayer::RequestReplayer(const Workload& workload, const RequestReplayOp
       accept_below_(static_cast<std::uint64_t>(std::ldexp(options.accept, 32))),
       serving_(static_cast<std::size_t>(options.cache.max_requests)),
       writer_(options.history_tokens),
-      events_(1024) {}
+      events_(1024) {
+  admitted_.reserve(serving_.size());
+}
 
 void RequestReplayer::run(const Continue& keep_going) {
   const Clock::time_point begin = Clock::now();
@@ -160,8 +167,11 @@ bool RequestReplayer::advance(const Continue& keep_going) {
 }
 
 void RequestReplayer::admit() {
-  for (Serving& serving : serving_)
-    if (!serving.request.valid() && next_ < workload_.size() && !start(serving)) return;
+  for (std::size_t i = 0; i < serving_.size(); ++i) {
+    if (serving_[i].request.valid() || next_ == workload_.size()) continue;
+    if (!start(serving_[i])) return;
+    admitted_.push_back(i);
+  }
 }
 
 /// False: there is no room for it yet.
@@ -182,11 +192,35 @@ bool RequestReplayer::start(Serving& serving) {
   ++next_;
   serving.request = started->request;
   serving.computed = serving.reused = started->reused_tokens;
-  counts_.requests_hit += serving.reused > 0;
+  serving.lost = started->lost;
+  serving.waited = started->waits_for.has_value();
   counts_.input_tokens += serving.prompt;
-  counts_.hit_tokens += serving.reused;
-  if (started->lost) ++counts_.lost_hits[static_cast<std::size_t>(*started->lost)];
+  count_hit(serving, 1);
   return true;
+}
+
+/// `sign`: 1 counts the hit of a request, -1 takes it back.
+void RequestReplayer::count_hit(const Serving& serving, int sign) {
+  counts_.requests_hit += serving.reused > 0 ? sign : 0;
+  counts_.hit_tokens += sign * serving.reused;
+  if (serving.lost) counts_.lost_hits[static_cast<std::size_t>(*serving.lost)] += sign;
+}
+
+/// The first pass of a request is about to be planned: reads how much it reuses after its wait, if it waited, and asks
+/// whether there is more, if the engine does so.
+void RequestReplayer::look_up_again(Serving& serving) {
+  const auto more = options_.refresh ? cache_->refresh(serving.request) : std::nullopt;
+  if (!more && !serving.waited) return;
+  count_hit(serving, -1);
+  serving.computed = serving.reused = cache_->computed(serving.request);
+  if (more) {
+    serving.lost = more->lost;
+  } else {  // no answer of the cache names the reason after a wait
+    const std::int64_t usable = floor_to(serving.prompt - 1, workload_.block_size_tokens());
+    serving.lost = serving.reused < usable ? std::optional(LostHit::never_stored) : std::nullopt;
+  }
+  serving.waited = false;
+  count_hit(serving, 1);
 }
 
 /// Number of tokens that are computed, at least, once the pending pass is committed.
@@ -198,7 +232,7 @@ std::int64_t RequestReplayer::computed_at_least(std::size_t index) const {
 }
 
 /// Decode steps first: they are short, and their requests wait for nothing.
-RequestReplayer::Pass RequestReplayer::schedule() const {
+RequestReplayer::Pass RequestReplayer::schedule() {
   Pass pass;
   for (std::size_t i = 0; i < serving_.size(); ++i) {
     const std::int64_t left = serving_[i].end - computed_at_least(i);
@@ -206,15 +240,31 @@ RequestReplayer::Pass RequestReplayer::schedule() const {
     const auto drafts = static_cast<std::int32_t>(std::min<std::int64_t>(cache_->options().drafts, left - 1));
     pass.rows.push_back({.serving = i, .tokens = 1 + drafts, .drafts = drafts});
   }
+  add_prefills(pass);
+  return pass;
+}
+
+/// The request that was admitted first is prefilled first. A request that waits for another one is passed over.
+void RequestReplayer::add_prefills(Pass& pass) {
   std::int64_t budget = options_.step_tokens_max;
-  for (std::size_t i = 0; i < serving_.size(); ++i) {
-    if (!serving_[i].request.valid() || computed_at_least(i) >= serving_[i].prompt) continue;
-    const std::int64_t tokens = cache_->chunk(serving_[i].request, budget).tokens;
+  const std::int64_t running_max = options_.running_max > 0 ? options_.running_max : std::ssize(serving_);
+  std::int64_t running = std::ranges::count_if(
+      serving_, [](const Serving& serving) { return serving.request.valid() && serving.scheduled; });
+  for (const std::size_t i : admitted_) {
+    Serving& serving = serving_[i];
+    if (budget == 0) return;
+    if (computed_at_least(i) >= serving.prompt) continue;
+    if (!serving.scheduled) {
+      const bool waits = cache_->chunk(serving.request, budget) == PromptChunk{};
+      if (waits || running == running_max) continue;
+      look_up_again(serving);
+    }
+    const std::int64_t tokens = cache_->chunk(serving.request, budget).tokens;
     if (tokens == 0) continue;
     pass.rows.push_back({.serving = i, .tokens = static_cast<std::int32_t>(tokens)});
     budget -= tokens;
+    running += !serving.scheduled;
   }
-  return pass;
 }
 
 /// Returns the time that the plan took.
@@ -227,7 +277,10 @@ RequestReplayer::Clock::duration RequestReplayer::plan(Pass& pass) {
   const Clock::duration time = Clock::now() - begin;
   ++passes_.steps;
   pass.id = plan.pass;
-  for (std::size_t i = 0; i < pass.rows.size(); ++i) pass.rows[i].runs = plan.rows[i].room;
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    pass.rows[i].runs = plan.rows[i].room;
+    serving_[pass.rows[i].serving].scheduled |= plan.rows[i].room;
+  }
   require_invariant(!before_.rows.empty() || std::cmp_less(plan.rows_without_room, pass.rows.size()), "RequestReplayer",
                     "no request finds room");
   if (plan.ready) execute(plan, pass);
@@ -280,6 +333,7 @@ void RequestReplayer::name_sampled(const Pass& pass) {
 /// Counts the tokens that the rows computed and ends the requests that are done; their rows in the pass planned ahead
 /// are void. False: no more requests are wanted.
 bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_going) {
+  count_prefills(pass);
   for (const Row& row : pass.rows) {
     if (!row.runs) continue;
     Serving& serving = serving_[row.serving];
@@ -293,6 +347,15 @@ bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_
     if (!keep_going(counts_.requests)) return false;
   }
   return true;
+}
+
+void RequestReplayer::count_prefills(const Pass& pass) {
+  const auto prefills = [&](const Row& row) { return row.runs && row.start < serving_[row.serving].prompt; };
+  for (const Row& row : pass.rows)
+    if (prefills(row)) passes_.computed_prompt_tokens += row.tokens;
+  for (const Row& row : pass.rows)
+    if (prefills(row) && row.sampled > 0)
+      passes_.first_token_after_tokens.push_back(static_cast<double>(passes_.computed_prompt_tokens));
 }
 
 /// Checks the states at the boundaries after `from` tokens, each in a column of its own. A boundary that a chunk passed
@@ -310,6 +373,7 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
 void RequestReplayer::finish(Serving& serving) {
   if (!cache_->options().overlap) check(cache_->state(serving.request), serving, serving.computed, "final", false);
   mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint).copies);
+  std::erase(admitted_, static_cast<std::size_t>(&serving - serving_.data()));
   serving.request = {};
   ++counts_.requests;
 }
@@ -348,7 +412,8 @@ CacheCounts RequestReplayer::cache_counts() const {
           .block_evictions = removed_blocks_,
           .dropped_checkpoints = passes_.refused,
           .resident_blocks = resident_blocks_,
-          .resident_states = resident_states_};
+          .resident_states = resident_states_,
+          .awaited_tokens = cache_->stats().awaited_tokens};
 }
 
 }  // namespace stateport::replay

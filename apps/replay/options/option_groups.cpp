@@ -35,7 +35,9 @@ void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
                                          {{"chat", WorkloadKind::chat},
                                           {"agent", WorkloadKind::agent},
                                           {"template", WorkloadKind::chat_template},
-                                          {"shared-prompt", WorkloadKind::shared_prompt}},
+                                          {"shared-prompt", WorkloadKind::shared_prompt},
+                                          {"grpo", WorkloadKind::grpo},
+                                          {"burst", WorkloadKind::burst}},
                                          " [chat]")
       .excludes(trace);
   auto* seed =
@@ -43,7 +45,8 @@ void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
   if (!seeds_traces) seed->excludes(trace);
   app.add_option("--requests", workload.requests_max, "Serve no more than these")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))
-      ->option_text(fmt::format("INT [all of a trace, {} generated]", workload.generator.requests));
+      ->option_text(fmt::format("INT [all of a trace, {} generated; grpo: {}, burst: {}]", workload.generator.requests,
+                                *requests_at_once(WorkloadKind::grpo), *requests_at_once(WorkloadKind::burst)));
   app.add_option("--block-size", workload.generator.block_size_tokens, "Tokens of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->capture_default_str();
@@ -114,6 +117,35 @@ void add_states(CLI::App& app, StateOptions& states) {
 
 void add_prometheus(CLI::App& app, std::string& file) {
   app.add_option("--prometheus", file, "Also write hits and lost hits as Prometheus text")->option_text("FILE");
+}
+
+void add_schedule(CLI::App& app, ScheduleOptions& schedule) {
+  constexpr std::int32_t most = 1 << 16;
+  app.add_option("--concurrency", schedule.concurrency,
+                 "Requests in flight: looked up when they are admitted, then waiting or running")
+      ->check(CLI::Range(1, most))
+      ->capture_default_str();
+  app.add_option("--max-running", schedule.running_max, "Of these, requests that run at a time")
+      ->check(CLI::Range(1, most))
+      ->option_text("INT [all]");
+  app.add_option("--step-tokens", schedule.step_tokens_max, "Prompt tokens of a pass, at least a block")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  app.add_flag("--refresh", schedule.refresh,
+               "Look a waiting request up again when it is about to run: RequestCache::refresh");
+  const auto read_share = [&schedule](const CLI::results_t& given) {
+    ShareRunning& share = schedule.share_running;
+    const std::size_t colon = given.front().find(':');
+    if (!CLI::detail::lexical_cast(given.front().substr(0, colon), share.least_tokens) || share.least_tokens < 1)
+      return false;
+    return colon == std::string::npos ||
+           (CLI::detail::lexical_cast(given.front().substr(colon + 1), share.longest_commits) &&
+            share.longest_commits >= 1);
+  };
+  app.add_option("--share-running", read_share,
+                 "A prompt waits for an earlier request that computes at least this number of its tokens, for at most "
+                 "this number of passes: RequestCacheOptions::share_running")
+      ->option_text(fmt::format("TOKENS[:PASSES] [passes {}]", ShareRunning{}.longest_commits));
 }
 
 void add_cache(CLI::App& app, CacheKind& cache) {

@@ -44,6 +44,9 @@ void add_hints(CLI::App& app, HintKinds& hints);
 void add_states(CLI::App& app, StateOptions& states);
 void add_prometheus(CLI::App& app, std::string& file);
 
+/// Requests at a time, and how they wait for what others compute.
+void add_schedule(CLI::App& app, ScheduleOptions& schedule);
+
 /// --cache with slots and tree.
 void add_cache(CLI::App& app, CacheKind& cache);
 /// Blocks, slots, their hash and their policy, whose name is not checked yet.

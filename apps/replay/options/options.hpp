@@ -8,6 +8,7 @@
 #include "caches/budget.hpp"
 #include "caches/checkpoint_depths.hpp"
 #include "caches/policy_kind.hpp"
+#include "caches/schedule_options.hpp"
 #include "fleet/router.hpp"
 #include "workload/generator.hpp"
 #include "workload/trace_types.hpp"
@@ -103,6 +104,7 @@ struct ServeOptions {
   CommonOptions common = {.workload = {.generator = {.requests = requests}}};
   PoolOptions pools;
   StateOptions states = {.materialize_bytes = materialize_bytes};
+  ScheduleOptions schedule;
   std::int32_t drafts = 0;    ///< align alone, like the next
   double accept = 0.7;        ///< chance that a draft is kept
   bool asynchronous = false;  ///< counters

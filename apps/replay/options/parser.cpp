@@ -28,7 +28,7 @@ constexpr const char* description =
 constexpr const char* prompts_description =
     "Serves prompts one at a time; each continues from the deepest state inside its longest cached prefix";
 constexpr const char* serve_description =
-    "Serves eight requests at a time as an engine does: prompts in chunks, then answers";
+    "Serves several requests at a time as an engine does: prompts in chunks, then answers";
 constexpr const char* budget_description = "Serves prompts with one memory for KV and states, and tiers below it";
 constexpr const char* sweep_description = "Serves prompts under every policy with each of several memories";
 constexpr const char* size_description =
@@ -187,6 +187,10 @@ class Parser {
         refuse(given, {"--draft", "--accept"}, "needs --cache align or tree-align");
         if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align or tree-align");
       }
+      if (serve_.schedule.concurrency == 1)
+        refuse(given, {"--max-running", "--refresh", "--share-running"}, "needs --concurrency 2 or more");
+      if (serve_.schedule.running_max > serve_.schedule.concurrency)
+        throw CLI::ValidationError("--max-running", "more requests than --concurrency has");
     });
     add_common(app, serve_.common, true);
     add_choice<CacheKind, CacheKind>(
@@ -215,6 +219,7 @@ class Parser {
     add_choice<bool, bool>(app, "--counters", serve_.asynchronous,
                            "async = a pass is planned before the last one's count is known",
                            {{"sync", false}, {"async", true}}, " [sync]");
+    add_schedule(app, serve_.schedule);
     add_states(app, serve_.states);
   }
 

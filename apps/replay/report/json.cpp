@@ -30,9 +30,21 @@ Json by_reason(const ValueOf& value_of) {
 
 Json align_json(const Report& report, const Derived& derived) {
   const PassCounts& passes = *report.passes;
+  const ScheduleOptions& schedule = report.run.schedule;
   return {{"drafts", report.run.drafts},
           {"accept", report.run.accept},
           {"counters", report.run.asynchronous ? "async" : "sync"},
+          {"concurrency", schedule.concurrency},
+          {"max_running", schedule.running_max},
+          {"step_tokens", schedule.step_tokens_max},
+          {"refresh", schedule.refresh},
+          {"share_running_tokens", schedule.share_running.least_tokens},
+          {"share_running_passes", schedule.share_running.longest_commits},
+          {"computed_prompt_tokens", passes.computed_prompt_tokens},
+          {"computed_share", derived.computed_share},
+          {"awaited_tokens", report.cache.awaited_tokens},
+          {"first_token_after_tokens_p50", derived.first_token_p50},
+          {"first_token_after_tokens_p99", derived.first_token_p99},
           {"steps", passes.steps},
           {"drafts_proposed", passes.drafts_proposed},
           {"drafts_accepted", passes.drafts_accepted},

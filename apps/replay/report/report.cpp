@@ -29,16 +29,25 @@ class Lines {
   std::string text_;
 };
 
+std::string describe(const ScheduleOptions& schedule) {
+  std::string text = fmt::format("{} requests at a time", schedule.concurrency);
+  if (schedule.running_max > 0) text += fmt::format(", {} of them running", schedule.running_max);
+  if (schedule.refresh) text += ", looked up again when they run";
+  if (const ShareRunning& share = schedule.share_running; share.least_tokens > 0)
+    text += fmt::format(", waiting for {} tokens of another", share.least_tokens);
+  return text;
+}
+
 std::string describe_cache(const Report& report) {
   const RunDescription& run = report.run;
   const char* const unlimited = run.unlimited ? " (unlimited)" : "";
   const char* const counters = run.asynchronous ? "asynchronous" : "synchronous";
   if (report.passes && run.checkpoint.starts_with("boundaries"))
-    return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
-                       run.slots, unlimited, requests_at_a_time, run.drafts, run.accept, counters);
+    return fmt::format("{}, {} blocks{}, {}, {} drafts, {:.2f} kept, counters {}", run.cache, run.slots, unlimited,
+                       describe(run.schedule), run.drafts, run.accept, counters);
   if (report.passes)
-    return fmt::format("{}, {} blocks, {} slots{}, {} requests at a time, counters {}, hash {}", run.cache, run.blocks,
-                       run.slots, unlimited, requests_at_a_time, counters, run.hash);
+    return fmt::format("{}, {} blocks, {} slots{}, {}, counters {}, hash {}", run.cache, run.blocks, run.slots,
+                       unlimited, describe(run.schedule), counters, run.hash);
   if (run.memory.bytes > 0)
     return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
                        human_bytes(static_cast<double>(run.memory.bytes)), run.checkpoint);
@@ -93,7 +102,14 @@ void add_losses(Lines& lines, const CacheStats& stats) {
   add_ages(lines, "eviction age", stats.eviction_ages);
 }
 
-void add_hits(Lines& lines, const Report& report) {
+void add_prefills(Lines& lines, const Derived& derived) {
+  lines.add("computed", "{:.2f} % of prompt tokens; {:.2f} % are reused after a wait", 100 * derived.computed_share,
+            100 * derived.awaited_share);
+  lines.add("first token", "after {:.0f} computed prompt tokens (p50), {:.0f} (p99)", derived.first_token_p50,
+            derived.first_token_p99);
+}
+
+void add_hits(Lines& lines, const Report& report, const Derived& derived) {
   const ReplayCounts& replay = report.replay;
   lines.heading(replay.interrupted ? "hits (interrupted: of the requests so far)" : "hits");
   lines.add("requests", "{}, {} input tokens", replay.requests, replay.input_tokens);
@@ -106,6 +122,7 @@ void add_hits(Lines& lines, const Report& report) {
   }
   lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
   if (report.passes) {
+    add_prefills(lines, derived);
     lines.add("evictions", "{} states; {} resident at the end", report.cache.state_evictions,
               report.cache.resident_states);
     return;
@@ -183,11 +200,15 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
             mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
 }
 
+double share_of_input(const Report& report, std::int64_t tokens) {
+  const std::int64_t input = report.replay.input_tokens;
+  return input == 0 ? 0 : static_cast<double>(tokens) / static_cast<double>(input);
+}
+
 }  // namespace
 
 double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
-  const std::int64_t tokens = report.replay.input_tokens;
-  return tokens == 0 ? 0 : static_cast<double>(tier.hit_tokens) / static_cast<double>(tokens);
+  return share_of_input(report, tier.hit_tokens);
 }
 
 Derived::Derived(const Report& report) {
@@ -204,6 +225,10 @@ Derived::Derived(const Report& report) {
   hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
   bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
   if (!report.passes) return;
+  computed_share = share_of_input(report, report.passes->computed_prompt_tokens);
+  awaited_share = share_of_input(report, report.cache.awaited_tokens);
+  first_token_p50 = quantile(report.passes->first_token_after_tokens, 0.5);
+  first_token_p99 = quantile(report.passes->first_token_after_tokens, 0.99);
   planning_p50 = quantile(report.passes->planning_ns, 0.5);
   planning_p99 = quantile(report.passes->planning_ns, 0.99);
 }
@@ -220,7 +245,7 @@ std::string to_text(const Report& report) {
   Lines lines;
   add_run(lines, report);
   add_memory(lines, report.run, report.mover);
-  add_hits(lines, report);
+  add_hits(lines, report, derived);
   add_states(lines, report, derived);
   add_times(lines, report, derived);
   return lines.take();

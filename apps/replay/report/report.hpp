@@ -36,6 +36,7 @@ struct RunDescription {
   std::int32_t drafts = 0;  ///< align only, like the next two
   double accept = 0;
   bool asynchronous = false;
+  ScheduleOptions schedule;  ///< serve only
   std::int64_t bad_lines = 0;
   std::size_t full_state_bytes = 0;       ///< of a state of a running request, whatever it is in memory
   std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
@@ -82,6 +83,10 @@ struct Derived {
   double bookkeeping_per_block = 0;
   double hashing_per_block = 0;
   double bookkeeping_per_block_beside_copies = 0;
+  double computed_share = 0;  ///< of all prompt tokens; `serve` alone, like the others below
+  double awaited_share = 0;
+  double first_token_p50 = 0;  ///< in computed prompt tokens
+  double first_token_p99 = 0;
   double planning_p50 = 0;
   double planning_p99 = 0;
 

@@ -29,6 +29,7 @@ volatile std::sig_atomic_t interrupted = 0;
 Workload read_workload(const WorkloadOptions& options, RunDescription& run) {
   if (options.trace.empty()) {
     GeneratorOptions generator = options.generator;
+    generator.requests = requests_at_once(generator.kind).value_or(generator.requests);
     if (options.requests_max > 0) generator.requests = options.requests_max;
     run.workload = fmt::format("generated {}, seed {}", name(generator.kind), generator.seed);
     return generate_workload(generator);

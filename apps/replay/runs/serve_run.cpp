@@ -30,7 +30,7 @@ MemoryCost memory_of(const RunInput& input) {
 
 RequestCacheOptions align_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
   RequestCacheOptions cache = align_cache_options(input.workload, static_cast<std::int32_t>(run.slots), options.drafts,
-                                                  options.asynchronous, index_of(options));
+                                                  options.asynchronous, index_of(options), options.schedule);
   cache.eviction = options.pools.order();
   cache.memory = memory_of(input);
   std::get<ColumnLayout>(cache.layout).tail_tokens = options.tail_tokens;
@@ -42,8 +42,8 @@ RequestCacheOptions align_options(const ServeOptions& options, const RunInput& i
 
 /// By block hash or by tokens.
 RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
-  RequestCacheOptions cache =
-      pool_cache_options(input.workload, index_of(options), run.blocks, run.slots, options.asynchronous);
+  RequestCacheOptions cache = pool_cache_options(input.workload, index_of(options), run.blocks, run.slots,
+                                                 options.asynchronous, options.schedule);
   auto& layout = std::get<SlotLayout>(cache.layout);
   layout.layout_fingerprint = input.checkpoint.fingerprint();
   layout.separate_checkpoints = input.model.checkpoint_type.has_value();
@@ -58,8 +58,9 @@ RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& in
 void describe_run(const ServeOptions& options, const Workload& workload, RunDescription& run) {
   const bool align = in_columns(options.pools.cache);
   describe_pools(options.pools, workload, run);
-  if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload));
-  if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts);
+  const std::int32_t concurrency = options.schedule.concurrency;
+  if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts, concurrency);
+  if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload, concurrency));
   if (align) run.blocks = run.slots;
   run.checkpoint = align ? "boundaries" : "request cache";
   if (options.tail_tokens > 0) run.checkpoint += fmt::format(", tail {}", options.tail_tokens);
@@ -67,6 +68,7 @@ void describe_run(const ServeOptions& options, const Workload& workload, RunDesc
   run.drafts = options.drafts;
   run.accept = options.accept;
   run.asynchronous = options.asynchronous;
+  run.schedule = options.schedule;
 }
 
 void serve(const RunInput& input, const RequestReplayOptions& requests, PassMover& mover, bool show_progress,
@@ -92,7 +94,10 @@ int run(const ServeOptions& options) {
                                 .accept = options.accept,
                                 .seed = options.common.workload.generator.seed,
                                 .history_tokens = history_tokens(input),
-                                .breakpoints = options.breakpoints};
+                                .breakpoints = options.breakpoints,
+                                .running_max = options.schedule.running_max,
+                                .step_tokens_max = options.schedule.step_tokens_max,
+                                .refresh = options.schedule.refresh};
   requests.cache.unchecked_layout = false;
   // A pass without states, whose planning times count: before the runtime starts, whose waiting threads would share
   // the cores, and with the caches to itself.

@@ -43,7 +43,7 @@ class Draw {
 
 /// Parameters of a kind of workload. Lengths in tokens, times in ms.
 struct Profile {
-  std::uint64_t system_prompts;
+  std::uint64_t system_prompts;  ///< 0: none
   Quantiles system_tokens;
   std::uint64_t tasks;  ///< shared texts after the system prompt (documents, repositories); 0: none
   Quantiles task_tokens;
@@ -53,11 +53,17 @@ struct Profile {
   Quantiles think_ms;
   std::uint64_t edit_percent;        ///< chance that a turn replaces the last message instead of following it
   std::int64_t context_tokens;       ///< longer conversations are compacted to a summary
-  std::int64_t session_interval_ms;  ///< mean time between two new sessions
+  std::int64_t session_interval_ms;  ///< mean time between two new sessions; 0: all begin at once
   /// > 0: a prompt ends with a text of this length that asks for an answer, and the next prompt has another one there.
   std::int64_t asking_tokens = 0;
   Quantiles reasoning_tokens = {};  ///< before an answer; the next prompt does not have them
+  std::int64_t samples = 1;         ///< requests with the prompt of a turn, each with an answer of its own
 };
+
+constexpr Quantiles one_turn = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+constexpr std::int64_t groups_at_once = 64;
+constexpr std::int64_t samples_of_group = 16;
+constexpr std::int64_t agents_at_once = 64;
 
 constexpr Profile chat{.system_prompts = 8,
                        .system_tokens = {300, 600, 900, 1200, 1600, 2200, 3000, 4200, 6000},
@@ -107,6 +113,30 @@ constexpr Profile chat_template{.system_prompts = 8,
                                 .asking_tokens = 8,
                                 .reasoning_tokens = {0, 100, 200, 350, 550, 800, 1200, 2000, 6000}};
 
+constexpr Profile grpo{.system_prompts = 0,
+                       .system_tokens = {},
+                       .tasks = 0,
+                       .task_tokens = {},
+                       .turns = one_turn,
+                       .message_tokens = {300, 600, 900, 1200, 1600, 2000, 2600, 3500, 6000},
+                       .output_tokens = {20, 100, 200, 300, 450, 600, 900, 1400, 3000},
+                       .think_ms = {},
+                       .edit_percent = 0,
+                       .context_tokens = 64000,
+                       .session_interval_ms = 0,
+                       .samples = samples_of_group};
+constexpr Profile burst{.system_prompts = 1,
+                        .system_tokens = {8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192},
+                        .tasks = 0,
+                        .task_tokens = {},
+                        .turns = one_turn,
+                        .message_tokens = {100, 300, 500, 700, 950, 1250, 1600, 2200, 3800},
+                        .output_tokens = agent.output_tokens,
+                        .think_ms = {},
+                        .edit_percent = 0,
+                        .context_tokens = 64000,
+                        .session_interval_ms = 0};
+
 const Profile& profile_of(WorkloadKind kind) {
   switch (kind) {
     case WorkloadKind::chat:
@@ -117,8 +147,12 @@ const Profile& profile_of(WorkloadKind kind) {
       return chat_template;
     case WorkloadKind::shared_prompt:
       return shared_prompt;
+    case WorkloadKind::grpo:
+      return grpo;
+    case WorkloadKind::burst:
+      return burst;
   }
-  throw InvalidArgument("kind", "?", "chat, agent, template or shared-prompt");
+  throw InvalidArgument("kind", "?", "chat, agent, template, shared-prompt, grpo or burst");
 }
 
 struct Session {
@@ -144,7 +178,7 @@ class Generator {
       if (due_.empty() || next_session_ms_ <= due_.top().at_ms) start_session();
       const Turn turn = due_.top();
       due_.pop();
-      take_turn(turn);
+      take_turn(turn, requests);
     }
     return std::move(workload_);
   }
@@ -169,7 +203,7 @@ class Generator {
 
   void start_session() {
     Session session{.stream = TokenStream(workload_.block_size_tokens()), .turns_left = draw_.from(profile_.turns)};
-    append(session, system_prompts_[draw_.popular(system_prompts_.size())]);
+    if (!system_prompts_.empty()) append(session, system_prompts_[draw_.popular(system_prompts_.size())]);
     if (!tasks_.empty()) append(session, tasks_[draw_.popular(tasks_.size())]);
     session.opening = session.last_message = session.stream.mark();
     due_.push({next_session_ms_, sessions_.size()});
@@ -178,7 +212,8 @@ class Generator {
     next_session_ms_ += static_cast<std::int64_t>(draw_.below(2 * interval + 1));
   }
 
-  void take_turn(const Turn& turn) {
+  /// `requests`: of the whole workload, at most.
+  void take_turn(const Turn& turn, std::int64_t requests) {
     Session& session = sessions_[turn.session];
     TokenStream& stream = session.stream;
     if (draw_.percent(profile_.edit_percent)) stream.rewind(session.last_message);
@@ -199,6 +234,10 @@ class Generator {
     const std::int64_t answer_tokens = request.output_tokens;
     if (is_rewritten) request.output_tokens += draw_.from(profile_.reasoning_tokens);
     workload_.add(request, stream.full_blocks());
+    for (std::int64_t sample = 1; sample < profile_.samples && std::ssize(workload_) < requests; ++sample) {
+      request.output_tokens = draw_.from(profile_.output_tokens);
+      workload_.add(request, stream.full_blocks());
+    }
     if (is_rewritten) stream.rewind(asked);
     append(session, {answered_text, profile_.asking_tokens});
     append(session, {draw_.bits(), answer_tokens});
@@ -235,8 +274,18 @@ std::string_view name(WorkloadKind kind) noexcept {
       return "template";
     case WorkloadKind::shared_prompt:
       return "shared-prompt";
+    case WorkloadKind::grpo:
+      return "grpo";
+    case WorkloadKind::burst:
+      return "burst";
   }
   return "?";
+}
+
+std::optional<std::int64_t> requests_at_once(WorkloadKind kind) noexcept {
+  if (kind == WorkloadKind::grpo) return groups_at_once * samples_of_group;
+  if (kind == WorkloadKind::burst) return agents_at_once;
+  return std::nullopt;
 }
 
 Workload generate_workload(const GeneratorOptions& options) {

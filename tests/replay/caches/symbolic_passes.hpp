@@ -36,6 +36,7 @@ class SymbolicPasses final : public PassMover {
     copy(plan.groups.front().copies);
   }
   void forward(const PassForward& forward) override {
+    rows_max = std::max(rows_max, forward.targets.size());
     for (const StateWrite& write : forward.saves) make(write, forward);
     for (const StateWrite& write : forward.targets) make(write, forward);
   }
@@ -75,7 +76,8 @@ class SymbolicPasses final : public PassMover {
   void spoil_all() {
     for (State& state : states_) state.recurrent += 2;
   }
-  std::int64_t wrong_reads = 0;  ///< of a forward
+  std::size_t rows_max = 0;      ///< of a forward
+  std::int64_t wrong_reads = 0;  ///< likewise
   std::int64_t copies = 0;       ///< states that were made while another slot had them
 
  private:

@@ -139,6 +139,40 @@ TEST_CASE("options with units and parts are read") {
   CHECK_FALSE(parsed<PromptsOptions>("--checkpoint-dtype model").common.model.checkpoint_type);
 }
 
+TEST_CASE("requests at a time wait for a place, look again and wait for each other as the command line says") {
+  const ScheduleOptions none = parsed<ServeOptions>("serve").schedule;
+  CHECK(none.concurrency == 8);
+  CHECK(none.running_max == 0);
+  CHECK(none.step_tokens_max == 8192);
+  CHECK_FALSE(none.refresh);
+  CHECK(none.share_running.least_tokens == 0);
+  const auto serve = parsed<ServeOptions>(
+      "serve --workload grpo --concurrency 64 --max-running 16 --step-tokens 2048 --refresh --share-running 128");
+  CHECK(serve.common.workload.generator.kind == WorkloadKind::grpo);
+  CHECK(serve.schedule.concurrency == 64);
+  CHECK(serve.schedule.running_max == 16);
+  CHECK(serve.schedule.step_tokens_max == 2048);
+  CHECK(serve.schedule.refresh);
+  CHECK(serve.schedule.share_running.least_tokens == 128);
+  CHECK(serve.schedule.share_running.longest_commits == ShareRunning{}.longest_commits);
+  CHECK(parsed<ServeOptions>("serve --share-running 1:30").schedule.share_running.longest_commits == 30);
+  CHECK(parsed<FleetRunOptions>(nodes + "--workload burst").common.workload.generator.kind == WorkloadKind::burst);
+  for (const std::string wrong : {"0", "-3", "x", "9:0", "9:x", "9:"})
+    check_refused("serve --share-running " + wrong, "--share-running");
+  check_refused("serve --concurrency 0", "--concurrency");
+  check_refused("serve --concurrency 4 --max-running 5", "--max-running: more requests than --concurrency has");
+}
+
+TEST_CASE("one request at a time waits for no other: options for that are refused") {
+  for (const std::string option : {"--refresh", "--share-running 64", "--max-running 1"}) {
+    const std::string name = option.substr(0, option.find(' '));
+    check_refused("serve --concurrency 1 " + option, name + ": needs --concurrency 2 or more");
+    for (const std::string command :
+         {"prompts ", "budget --memory 4GiB ", "sweep --memory 4GiB ", "size --memory 4GiB ", nodes.c_str()})
+      check_refused(command + option, name + ": is an option of serve, not of ");
+  }
+}
+
 TEST_CASE("help is answered for the program and for each command") {
   for (const std::string command : {"", "prompts ", "serve ", "budget ", "sweep ", "size ", "fleet "}) {
     const Parsed parsed = parse(command + "--help");

@@ -73,18 +73,42 @@ TEST_CASE("a report of the align modes tells drafts, copies and publications") {
   report.run.asynchronous = true;
   report.run.checkpoint = "boundaries";
   report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100, .copy_bytes = 200};
-  report.passes = PassCounts{
-      .steps = 9, .drafts_proposed = 27, .drafts_accepted = 13, .copies = 5, .refused = 2, .planning_ns = {30, 10, 20}};
+  report.run.schedule = {.concurrency = 64,
+                         .running_max = 16,
+                         .refresh = true,
+                         .share_running = {.least_tokens = 128, .longest_commits = 9}};
+  report.cache.awaited_tokens = 20;
+  report.passes = PassCounts{.steps = 9,
+                             .drafts_proposed = 27,
+                             .drafts_accepted = 13,
+                             .copies = 5,
+                             .refused = 2,
+                             .computed_prompt_tokens = 75,
+                             .first_token_after_tokens = {40, 75, 55},
+                             .planning_ns = {30, 10, 20}};
   const std::string text = to_text(report);
   for (const char* words :
        {"3 drafts, 0.50 kept, counters asynchronous", "9, 13 of 27 drafts kept", "7 states; 2 refused",
-        "8 states, 1 of them continued from; 0 wrong", "planning      20 ns per step"})
+        "8 states, 1 of them continued from; 0 wrong", "planning      20 ns per step",
+        "64 requests at a time, 16 of them running, looked up again when they run, waiting for 128 tokens of another",
+        "75.00 % of prompt tokens; 20.00 % are reused after a wait", "after 55 computed prompt tokens (p50), 75 (p99)"})
     CHECK_MESSAGE(text.find(words) != std::string::npos, words);
   const nlohmann::json json = nlohmann::json::parse(to_json(report));
   for (const char* key : {"drafts", "accept", "counters", "steps", "drafts_proposed", "drafts_accepted", "copies",
                           "skipped_parts", "published", "refused", "planning_ns_p50", "planning_ns_p99"})
     CHECK_MESSAGE(json.contains(key), key);
   CHECK(json["counters"] == "async");
+  CHECK(json["concurrency"] == 64);
+  CHECK(json["max_running"] == 16);
+  CHECK(json["step_tokens"] == 8192);
+  CHECK(json["refresh"] == true);
+  CHECK(json["share_running_tokens"] == 128);
+  CHECK(json["share_running_passes"] == 9);
+  CHECK(json["computed_prompt_tokens"] == 75);
+  CHECK(json["computed_share"] == 0.75);
+  CHECK(json["awaited_tokens"] == 20);
+  CHECK(json["first_token_after_tokens_p50"] == 55);
+  CHECK(json["first_token_after_tokens_p99"] == 75);
   CHECK(json["bytes_moved"] == 1000);
   CHECK(json["planning_ns_p50"] == 20);
 }

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 using namespace stateport::replay;
@@ -31,8 +33,8 @@ double repeated_share(const Workload& workload) {
   return 1.0 - static_cast<double>(workload.distinct_blocks()) / static_cast<double>(workload.total_blocks());
 }
 
-constexpr WorkloadKind kinds[] = {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::chat_template,
-                                  WorkloadKind::shared_prompt};
+constexpr WorkloadKind kinds[] = {WorkloadKind::chat,          WorkloadKind::agent, WorkloadKind::chat_template,
+                                  WorkloadKind::shared_prompt, WorkloadKind::grpo,  WorkloadKind::burst};
 
 }  // namespace
 
@@ -40,6 +42,8 @@ TEST_CASE("a seed gives the same workload on every platform") {
   CHECK(digest(generate_workload({.kind = WorkloadKind::chat, .requests = 500})) == 11857973213039783647U);
   CHECK(digest(generate_workload({.kind = WorkloadKind::agent, .requests = 500})) == 6144063001628724561U);
   CHECK(digest(generate_workload({.kind = WorkloadKind::shared_prompt, .requests = 500})) == 8940311080900142046U);
+  CHECK(digest(generate_workload({.kind = WorkloadKind::grpo, .requests = 500})) == 5647751328802141120U);
+  CHECK(digest(generate_workload({.kind = WorkloadKind::burst, .requests = 500})) == 14692842431374379176U);
   CHECK(digest(generate_workload({.requests = 500, .seed = 2})) != digest(generate_workload({.requests = 500})));
 }
 
@@ -90,6 +94,40 @@ TEST_CASE("of a template the next turn shares what lies before the text that ask
   }
   CHECK(turns > 8 * edits);
   CHECK(edits > 0);
+}
+
+TEST_CASE("a group has 16 samples of one prompt, which shares nothing with other groups") {
+  const std::int64_t requests = requests_at_once(WorkloadKind::grpo).value();
+  CHECK(requests == 64 * 16);
+  const Workload workload =
+      generate_workload({.kind = WorkloadKind::grpo, .requests = requests, .block_size_tokens = 1});
+  std::set<BlockIdentity> first_blocks;
+  std::int64_t other_answers = 0;
+  for (std::size_t i = 0; i < workload.size(); ++i) {
+    REQUIRE(workload.request(i).arrival_ms == 0);
+    first_blocks.insert(workload.blocks(i).front());
+    if (i % 16 == 0) continue;
+    REQUIRE(std::ranges::equal(workload.blocks(i), workload.blocks(i - 1)));
+    other_answers += workload.request(i).output_tokens != workload.request(i - 1).output_tokens;
+  }
+  CHECK(first_blocks.size() == 64);
+  CHECK(other_answers > requests * 9 / 10);
+}
+
+TEST_CASE("agents of a burst share an opening of 8192 tokens, and no token behind it") {
+  const std::int64_t requests = requests_at_once(WorkloadKind::burst).value();
+  CHECK(requests == 64);
+  const Workload workload =
+      generate_workload({.kind = WorkloadKind::burst, .requests = requests, .block_size_tokens = 1});
+  for (std::size_t i = 0; i < workload.size(); ++i) {
+    REQUIRE(workload.request(i).arrival_ms == 0);
+    REQUIRE(workload.request(i).input_tokens > 8192);
+    for (std::size_t j = 0; j < i; ++j) {
+      const auto own = workload.blocks(i);
+      REQUIRE(std::ranges::mismatch(own, workload.blocks(j)).in1 - own.begin() == 8192);
+    }
+  }
+  CHECK_FALSE(requests_at_once(WorkloadKind::chat));
 }
 
 TEST_CASE("the block size changes how a workload is cut, not its prompts") {

@@ -127,7 +127,8 @@ inline constexpr std::int32_t tenant_quotas_max = 64;
 /// prompt then reuses all that is cached, and may wait for another request. Commits, inserts and ends of requests end
 /// waits.
 ///
-/// An engine passes over a request that waits, as over one that waits for a tier, and runs the others.
+/// An engine passes over a request that waits, as over one that waits for a tier, and runs the others. If requests queue
+/// for long before they run, their waits may run out: RequestCache::refresh() finds the prefix then, too.
 struct ShareRunning {
   /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
   /// of a prompt with index tree.
