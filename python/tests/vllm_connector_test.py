@@ -247,6 +247,18 @@ def test_nothing_is_restored_where_vllm_takes_another_number_of_tokens() -> None
     engine.close()
 
 
+def test_a_prompt_that_found_no_room_restores_states_that_came_meanwhile() -> None:
+    engine = engine_of()
+    late = request("b", prompt(42))
+    assert engine.side.match(late, 0) == 0
+    serve(engine, request("a", prompt(42)))
+    assert engine.side.match(late, 0) == 40
+    assert engine.side.match(late, 8) == 32
+    assert serve(engine, late) == [40]
+    assert engine.side.counters.values["hit_tokens:host"] == 40
+    engine.close()
+
+
 def test_workers_that_tell_of_their_pools_again_change_nothing() -> None:
     engine = engine_of(ranks=2)
     serve(engine, request("a", prompt(42)))

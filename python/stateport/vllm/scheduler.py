@@ -177,6 +177,8 @@ class SchedulerSide:
             return 0
         if held.waits_since_s is not None:
             return None
+        if held.known:
+            self._refresh(held)
         if not held.known:
             self._find_places(held)
         held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
@@ -222,6 +224,17 @@ class SchedulerSide:
         if again is not None:
             again.load = load
         return again
+
+    def _refresh(self, held: Held) -> None:
+        """vLLM asks again for a prompt that found no room in its own cache: other prompts may have left more of it. A
+        prompt whose restore vLLM cut, or which failed, is computed."""
+        if held.admitted or held.lost in ("engine_cut", "tier_failed"):
+            return
+        more = self.cache.refresh(held.number)
+        if more is not None:
+            self._begin(more.transfers)
+            held.lost, held.branch = more.lost, max(held.branch, more.reused_tokens + more.lost_tokens)
+            held.known = False
 
     def _start(self, request: Any, tokens: Int32s | None, search: str) -> StartedRequest | None:
         """Into the cache; None, with the reason counted: it does not take the request now."""
