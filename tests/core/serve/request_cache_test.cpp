@@ -32,6 +32,7 @@ using stateport::test::one_key;
 using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;
+using stateport::test::RandomRuns;
 using stateport::test::serve_alone;
 using stateport::test::slot_combinations;
 using stateport::test::slots;
