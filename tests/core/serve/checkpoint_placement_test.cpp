@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -28,7 +29,7 @@ std::int64_t last_of(const PromptCheckpoints& at) {
   const std::int64_t usable = (at.prompt - 1) / at.block * at.block;
   std::int64_t place = 0;
   for (std::int64_t p = at.block; p <= usable; p += at.block)
-    if (p <= at.prompt - at.tail || std::ranges::find(at.named, p) != at.named.end()) place = p;
+    if (p <= at.prompt - at.tail || std::ranges::find(at.asked, p) != at.asked.end()) place = p;
   std::int64_t step = at.block;
   while (step % at.scan_step != 0) step += at.block;
   return at.tail > 0 && place >= at.reused + step ? place : usable;
@@ -136,6 +137,9 @@ TEST_CASE("a pass saves its state at the positions that the placement names, and
       named.push_back(random.between(0, at.prompt / at.block) * at.block);
     std::ranges::sort(named);
     at.named = named;
+    Positions asked;  // the others are awaited by other requests
+    std::ranges::copy_if(named, std::back_inserter(asked), [&](std::int64_t) { return random.chance(60); });
+    at.asked = asked;
     at.named_saves = random.between32(0, 3);
     if (at.placement != CheckpointPlacement::every && random.chance(50)) at.tail = random.between(1, 30);
     const std::int64_t start = random.chance(50) ? at.reused : random.between(at.reused, at.prompt - 1);
