@@ -60,9 +60,9 @@ void PrefixWaits::consider(RequestId id) {
   Request& request = requests_[id.index()];
   const RequestRecord& mine = book_.record(id);
   if (mine.stale || (request.until > 0 && commits_ >= request.until)) return;
-  const std::int64_t least = mine.computed + options_.least_tokens;
   const std::int64_t usable = mine.prompt_tokens - 1;
-  if (usable < least) return;
+  if (usable - mine.computed < options_.least_tokens) return;
+  const std::int64_t least = mine.computed + options_.least_tokens;
   const std::span<const PrefixHash> prefixes = prefixes_of(id);
   std::uint64_t order = 0;  // of the request to wait for
   PrefixWait wait;

@@ -592,8 +592,10 @@ TEST_CASE("options with which no prompt can wait are refused") {
   CHECK(is_refused([&] { static_cast<void>(make_request_cache(options)); }, "share_running.least_tokens = -1"));
   options.share_running = {.least_tokens = 8, .longest_commits = 0};
   CHECK(is_refused([&] { static_cast<void>(make_request_cache(options)); }, "share_running.longest_commits = 0"));
-  options.share_running.longest_commits = 1;
-  CHECK(make_request_cache(options) != nullptr);
+  options.share_running = {.least_tokens = INT64_MAX, .longest_commits = INT32_MAX};
+  Crowd crowd(options);
+  for (int i = 0; i < 2; ++i) CHECK_FALSE(crowd.start(counting(48)).waits_for);
+  options.share_running = {.least_tokens = 8, .longest_commits = 1};
   columns(options).mode = AlignMode::none;
   CHECK(is_refused([&] { static_cast<void>(make_request_cache(options)); }, "share_running.least_tokens = 8"));
 }
