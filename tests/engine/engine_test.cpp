@@ -148,7 +148,7 @@ TEST_CASE("every cache gives them when requests come at once and wait for each o
   const auto one = [](std::string_view cache, bool, std::uint64_t seed) { return cache == cache_of_seed(seed); };
   for (const auto& [cache, count] : check_combinations(draw, one)) {
     CAPTURE(cache);
-    CHECK(count.hit_tokens * 12 > count.lookup_tokens);
+    CHECK(count.hit_tokens > 300);  // an engine that waits for files looks prompts up again and again
     CHECK(count.awaited_tokens > 5);
     MESSAGE(cache << ": " << count.hit_tokens << " of " << count.lookup_tokens << " tokens were hits, "
                   << count.awaited_tokens << " of them waited for");
