@@ -375,33 +375,38 @@ TEST_CASE("policies that learn hear of the hits of requests that waited") {
     for (const EvictionOrder order : {EvictionOrder::gdsf, EvictionOrder::hix}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(static_cast<int>(order));
-      RequestCacheOptions options = large_cache(index, 24);
+      RequestCacheOptions options = small_cache(index);
+      options.max_requests = 16;
+      options.max_request_tokens = 400;
+      options.kv_tokens = 16'000;
       options.eviction = order;
       options.memory = {.state_bytes = 1000, .kv_bytes_per_token = 1};
-      slots(options).checkpoints = 12;
+      options.position_tokens = 4;
+      options.share_running.least_tokens = 8;
+      slots(options).checkpoints = 40;
       slots(options).placement = CheckpointPlacement::last;
       Crowd crowd(options);
-      std::int64_t reused = 0, rounds = 0;
-      std::int32_t number = 0;
-      for (int round = 0; round < 20; ++round) {
-        for (std::int32_t hot = 0; hot < 4; ++hot) {
-          for (int i = 0; i < 8; ++i) {
-            Tokens prompt = counting(240, 100'000 * (hot + 1));
-            for (std::int32_t own = 0; own < 4; ++own) prompt.push_back(5'000'000 + 10 * number + own);
-            ++number;
-            const StartedRequest started = crowd.start(prompt);
-            if (i == 0 && round >= 5) reused += started.reused_tokens;
-            rounds += i == 0 && round >= 5;
-          }
-          crowd.run(9000);
-        }
-        for (int i = 0; i < 16; ++i) {
-          static_cast<void>(crowd.start(counting(240, 10'000'000 + 1000 * number++)));
+      double now_s = 0;
+      Token fresh = 100'000;
+      const auto start = [&](Tokens prompt, std::int32_t own, double after_s) {
+        while (own-- > 0) prompt.push_back(fresh++);
+        const std::vector<std::int64_t> named = {128};
+        return crowd.start(prompt, {.now_s = now_s += after_s, .breakpoints = named}).reused_tokens;
+      };
+      // Six prefixes come again and again, in bursts, and prompts that come once between them.
+      std::int64_t reused = 0;
+      for (int burst = 0; burst < 60; ++burst) {
+        const Tokens prefix = counting(128, 1000 * (burst % 6));
+        reused += start(prefix, 32, 0.01);
+        for (int i = 1; i < 8; ++i) static_cast<void>(start(prefix, 32, 0.01));
+        crowd.run(9000);
+        for (int i = 0; i < 10; ++i) {
+          static_cast<void>(start({}, 160, 0.5));
           crowd.run(9000);
         }
       }
-      MESSAGE(reused << " of " << 240 * rounds << " tokens");
-      CHECK(2 * reused > 240 * rounds);
+      MESSAGE(reused << " of " << 60 * 128 << " tokens");
+      CHECK(reused > 50 * 128);
     }
 }
 
