@@ -51,8 +51,10 @@ mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys" 2>/dev/null || true
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
-# Whom the machine trusts, the root trusts: a package of the root may have written its own list.
-cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
+# Whom the machine trusts, the root trusts: a package of the root may have written its own list. Another command may be
+# reading the list, so it is not written again.
+trusted=/etc/ssl/certs/ca-certificates.crt
+cmp -s "$trusted" "$root$trusted" || cp -L "$trusted" "$root$trusted" 2>/dev/null || true
 
 bind "$checkout"
 bind "$(dirname "$checkout")/shared"
