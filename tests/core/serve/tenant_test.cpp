@@ -92,14 +92,6 @@ TEST_CASE("nor if memory that strangers had comes to the cache") {
     }
 }
 
-TEST_CASE("schedules that found faults once hold") {
-  Looked looked;
-  // A drain made room for KV in files by dropping the last state that needed this KV.
-  run_schedule(Combination::hash_slots, {.tiers = true}, 17406, looked);
-  run_schedule(Combination::tree_slots, {.tiers = true}, 20845, looked);
-  CHECK(looked.own > 0);
-}
-
 TEST_CASE("a row without room for states names no KV that it has got and that is not cleared") {
   RequestCacheOptions options{.index = CacheIndex::hash,
                               .max_requests = 2,
