@@ -51,7 +51,6 @@ StartedRequest RequestLookups::answer(StartedRequest started) const {
 /// False: no more of the prompt is cached than the request reuses already.
 bool RequestLookups::look_up_again(RequestId id) {
   RequestRecord& record = book_.records[id.index()];
-  if (record.stale) return false;
   const std::optional<OpenedPrompt> opened = index_.refresh(id);
   if (!opened) return false;
   book_.opened[id.index()] = *opened;
