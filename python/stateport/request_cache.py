@@ -130,9 +130,9 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         """Looks the prompt of a request up again before its first pass: since `start` other requests may have computed
         more of it. An engine asks when it is about to schedule the request. The device alone is searched. None: no more
         is found, or the request waits for a tier or for another request, and nothing changed. Else the answer replaces
-        that of `start`, and memory that failed or cancelled plans took for the request is free again. `stats` counts
-        the last lookup alone. Raises InvalidArgument for a request that does not run, InvalidState after its first
-        commit or insert, and while a pass with it is outstanding."""
+        that of `start`, and memory that failed or cancelled plans took for the request is free again. Raises
+        InvalidArgument for a request that does not run, InvalidState after its first commit or insert, and while a pass
+        with it is outstanding."""
         out, found = _c.StartedRequest(), ctypes.c_uint8()
         with self._turn:
             calls.request_cache_refresh(self.handle, request, ctypes.byref(out), ctypes.byref(found))

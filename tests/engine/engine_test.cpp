@@ -100,6 +100,11 @@ std::map<std::string_view, CacheCounts> check_combinations(const DrawRest& draw,
   return counts;
 }
 
+/// Each seed asks one cache.
+bool is_of_seed(std::string_view cache, bool, std::uint64_t seed) {
+  return cache == cache_of_seed(seed);
+}
+
 }  // namespace
 
 TEST_CASE("every cache in slots gives them when memory moves between KV and states, in all combinations") {
@@ -145,8 +150,7 @@ TEST_CASE("every cache gives them when requests come at once and wait for each o
                 .weights = random.chance(20),
                 .bursts = true};
   };
-  const auto one = [](std::string_view cache, bool, std::uint64_t seed) { return cache == cache_of_seed(seed); };
-  for (const auto& [cache, count] : check_combinations(draw, one)) {
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
     CAPTURE(cache);
     CHECK(count.hit_tokens > 300);  // an engine that waits for files looks prompts up again and again
     CHECK(count.awaited_tokens > 5);
@@ -164,8 +168,7 @@ TEST_CASE("every cache gives those of the weights with which a request began, in
                 .named = random.chance(20),
                 .weights = true};
   };
-  const auto one = [](std::string_view cache, bool, std::uint64_t seed) { return cache == cache_of_seed(seed); };
-  for (const auto& [cache, count] : check_combinations(draw, one)) {
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
     CAPTURE(cache);
     CHECK(count.hit_tokens * 20 > count.lookup_tokens);
   }

@@ -20,6 +20,7 @@ namespace stateport::detail {
 /// arguments only:
 ///
 ///     start   ─► open
+///     refresh ─► refresh, before the first plan; also when a wait for another request is over
 ///     plan    ─► reserve (each busy row) ─► place (each with room), at once or when the pass before it settles
 ///     commit  ─► settle (each busy row) ─► publish
 ///     cancel, a plan that replaces another ─► unplace

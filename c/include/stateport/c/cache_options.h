@@ -112,8 +112,8 @@ typedef struct stateport_share_running {
   /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
   /// of a prompt with index tree. Not in mode none.
   int64_t least_tokens;
-  int32_t
-      longest_commits;  ///< commits and inserts since a request began to wait, after which it waits no longer; 0: 1024
+  /// Commits and inserts since a request began to wait, after which it waits no longer; 0: 1024.
+  int32_t longest_commits;
 } stateport_share_running;
 
 typedef struct stateport_request_cache_options {

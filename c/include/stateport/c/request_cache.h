@@ -56,8 +56,8 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
 /// of it. An engine asks when it is about to schedule the request. The device alone is searched. found: 1: `out`
 /// replaces the answer of the start, and memory that failed or cancelled plans took for the request is free again. 0:
 /// no more is found, or the request waits for a tier or for another request: nothing has changed, and `out` is not
-/// written. The statistics count the last lookup alone. Refused: a request that does not run, and with
-/// STATEPORT_INVALID_STATE one that has committed a pass or inserted a prefix, or is in an outstanding pass.
+/// written. Refused: a request that does not run, and with STATEPORT_INVALID_STATE one that has committed a pass or
+/// inserted a prefix, or is in an outstanding pass.
 stateport_status stateport_request_cache_refresh(stateport_request_cache* cache, int64_t request,
                                                  stateport_started_request* out, uint8_t* found);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger

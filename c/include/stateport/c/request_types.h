@@ -60,7 +60,7 @@ typedef struct stateport_started_request {
   /// waits for none. Until the wait is over no pass can run this request: chunk says 0. Then
   /// stateport_running_request.computed says how much it reuses.
   int64_t waits_for_request;
-  int64_t waits_for_tokens;  ///< length of the prefix, where that request leaves a checkpoint; 0: there is no wait
+  int64_t waits_for_tokens;  ///< length of the prefix, where that request is to leave a checkpoint; 0: no wait
   const stateport_transfer* transfers;  ///< see cache_tiers.h
   size_t transfer_count;
   /// Where the checkpoints of the prompt's breakpoints are to lie: rounded down to whole blocks, in columns to those of

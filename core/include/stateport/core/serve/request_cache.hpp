@@ -196,9 +196,8 @@ class RequestCache {
   /// only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be cached already.
   /// Index hash in slots: its blocks are named again, and must get the same content. Otherwise the request reads the
   /// cached KV, and no request reads the engine's copy. None: the tokens find no room; with an arena CacheArena::take()
-  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits, and for
-  /// tokens that are computed already or beyond the prompt;
-  /// InvalidState while a pass is outstanding. O(tokens).
+  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits, and for tokens
+  /// that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends with its computed and committed tokens. By the hint hix values the last state that the request
