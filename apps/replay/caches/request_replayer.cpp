@@ -195,15 +195,14 @@ bool RequestReplayer::start(Serving& serving) {
   serving.lost = started->lost;
   serving.waited = started->waits_for.has_value();
   counts_.input_tokens += serving.prompt;
-  count_hit(serving, 1);
   return true;
 }
 
-/// `sign`: 1 counts the hit of a request, -1 takes it back.
-void RequestReplayer::count_hit(const Serving& serving, int sign) {
-  counts_.requests_hit += serving.reused > 0 ? sign : 0;
-  counts_.hit_tokens += sign * serving.reused;
-  if (serving.lost) counts_.lost_hits[static_cast<std::size_t>(*serving.lost)] += sign;
+/// The first pass of a request is planned: it is not looked up again.
+void RequestReplayer::count_hit(const Serving& serving) {
+  counts_.requests_hit += serving.reused > 0;
+  counts_.hit_tokens += serving.reused;
+  if (serving.lost) ++counts_.lost_hits[static_cast<std::size_t>(*serving.lost)];
 }
 
 /// The first pass of a request is about to be planned: reads how much it reuses after its wait, if it waited, and asks
@@ -211,7 +210,6 @@ void RequestReplayer::count_hit(const Serving& serving, int sign) {
 void RequestReplayer::look_up_again(Serving& serving) {
   const auto more = options_.refresh ? cache_->refresh(serving.request) : std::nullopt;
   if (!more && !serving.waited) return;
-  count_hit(serving, -1);
   serving.computed = serving.reused = cache_->computed(serving.request);
   if (more) {
     serving.lost = more->lost;
@@ -220,7 +218,6 @@ void RequestReplayer::look_up_again(Serving& serving) {
     serving.lost = serving.reused < usable ? std::optional(LostHit::never_stored) : std::nullopt;
   }
   serving.waited = false;
-  count_hit(serving, 1);
 }
 
 /// Number of tokens that are computed, at least, once the pending pass is committed.
@@ -279,7 +276,10 @@ RequestReplayer::Clock::duration RequestReplayer::plan(Pass& pass) {
   pass.id = plan.pass;
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     pass.rows[i].runs = plan.rows[i].room;
-    serving_[pass.rows[i].serving].scheduled |= plan.rows[i].room;
+    Serving& serving = serving_[pass.rows[i].serving];
+    if (!plan.rows[i].room || serving.scheduled) continue;
+    serving.scheduled = true;
+    count_hit(serving);
   }
   require_invariant(!before_.rows.empty() || std::cmp_less(plan.rows_without_room, pass.rows.size()), "RequestReplayer",
                     "no request finds room");

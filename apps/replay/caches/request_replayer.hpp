@@ -130,7 +130,7 @@ class RequestReplayer {
   [[nodiscard]] Pass schedule();
   void add_prefills(Pass& pass);
   void look_up_again(Serving& serving);
-  void count_hit(const Serving& serving, int sign);
+  void count_hit(const Serving& serving);
   [[nodiscard]] Clock::duration plan(Pass& pass);
   void execute(const PassPlan& plan, Pass& pass);
   void sample(Row& row, const Serving& serving);
