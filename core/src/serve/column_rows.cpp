@@ -71,6 +71,30 @@ void ColumnRows::begin(RequestId id, std::int64_t tokens, std::span<const SlotId
   }
 }
 
+/// Mode align: the next token may belong to an earlier column than the last one of the first pass. It has a block, as
+/// behind a hit.
+bool ColumnRows::fork(RequestId id, RequestId point) {
+  const std::int64_t computed = book_.record(id).computed;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    Row& row = rows_[row_at(id, g)];
+    book_.states.of(id)[g] = book_.states.of(point)[g];
+    if (mode_ == AlignMode::all) row.ids.assign(static_cast<std::size_t>(fork_column(id, g)), null_block);
+    if (mode_ != AlignMode::align) continue;
+    BlockId block;
+    if (!blocks_[g].take({&block, 1})) {
+      release(id);
+      return false;
+    }
+    row.window.start_from_hit(static_cast<std::int32_t>(computed / blocks_[g].block_size()), block);
+  }
+  return true;
+}
+
+/// Where the state of a fork lies before its first pass.
+std::int32_t ColumnRows::fork_column(RequestId id, std::size_t group) const {
+  return mode_ == AlignMode::all ? seed_column(book_.record(id).computed, blocks_[group].block_size()) : 0;
+}
+
 bool ColumnRows::reserve(RequestId request, std::int64_t upto) {
   const bool window = mode_ == AlignMode::align;
   for (std::size_t g = 0; g < groups(); ++g) {
@@ -91,7 +115,7 @@ std::int64_t ColumnRows::missing(RequestId request, std::size_t group, std::int6
 /// An outstanding pass reads the running state of the last commit, or a later one. A pass without drafts writes to the
 /// column of its last token, which may lie before that of the drafts of the pass before it.
 void ColumnRows::release_passed(RequestId request) {
-  if (mode_ != AlignMode::all) return;
+  if (mode_ != AlignMode::all || book_.record(request).point.valid()) return;  // a fork has none yet
   for (std::size_t g = 0; g < groups(); ++g) {
     std::vector<std::int32_t>& ids = rows_[row_at(request, g)].ids;
     const auto next = static_cast<std::int32_t>(book_.record(request).computed / blocks_[g].block_size());
@@ -173,13 +197,25 @@ ColumnRows::Running ColumnRows::running_after(const Pass& pass, std::size_t inde
   return {.column = all_mode_fallback_column(row.start + row.tokens, blocks_[group].block_size())};
 }
 
+/// The row is that of a fork that has not begun: its state is a copy of that of its point, in this column.
+bool ColumnRows::copy_point(Pass& pass, const RowPlan& row, std::size_t group, std::int32_t column) {
+  const RequestId point = book_.record(row.request).point;
+  if (!point.valid()) return false;
+  const RowState& from = book_.states.of(point)[group];
+  const std::int32_t block = slots_of(row.request, group)[static_cast<std::size_t>(column)];
+  if (!pass.inserts)
+    pass.copies[group].push_back({from.conv_source().value(), block, from.read_bias, from.recurrent_source().value()});
+  return true;
+}
+
 void ColumnRows::place_window(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const Running before = running_before(pass, row, group);
   const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, 1 + before.bias, size);
-  if (step.copy) {
+  const bool is_fork = copy_point(pass, row, group, step.column);
+  if (step.copy && !is_fork) {
     const auto count = static_cast<std::int32_t>(ids.size());
     const SlotCopy moved = resolve_column_copy(ids.data(), count, step.src_column, step.column, step.bias).copy;
     if (moved.dst_slot > null_block && !pass.inserts) pass.copies[group].push_back(moved);
@@ -187,7 +223,7 @@ void ColumnRows::place_window(Pass& pass, std::size_t index, std::size_t group) 
   pass.columns[index * groups() + group] = step.column;
   pass.states[index * groups() + group] = {.slots = ids,
                                            .read_column = row.start > 0 ? step.column : -1,
-                                           .read_bias = accepted_bias(step.accepted),
+                                           .read_bias = is_fork ? 0 : accepted_bias(step.accepted),
                                            .write_column = step.column};
   const std::int64_t end = row.start + row.tokens;
   pass.quiet &= !align_post_step_running(end, neutral_accepted, step.column, size).moves_bytes;
@@ -197,7 +233,9 @@ void ColumnRows::place_all(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
-  const Running before = running_before(pass, row, group);
+  Running before = running_before(pass, row, group);
+  if (const std::int32_t column = fork_column(row.request, group); copy_point(pass, row, group, column))
+    before = {.column = column};
   const std::int64_t end = row.start + row.tokens;
   const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
   pass.columns[index * groups() + group] = window;
@@ -213,10 +251,11 @@ void ColumnRows::place_all(Pass& pass, std::size_t index, std::size_t group) {
 
 void ColumnRows::place_none(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
+  const bool is_fork = copy_point(pass, row, group, 0);
   pass.columns[index * groups() + group] = 0;
   pass.states[index * groups() + group] = {.slots = slots_of(row.request, group),
                                            .read_column = row.start > 0 ? 0 : -1,
-                                           .read_bias = running_before(pass, row, group).bias,
+                                           .read_bias = is_fork ? 0 : running_before(pass, row, group).bias,
                                            .write_column = 0};
 }
 

@@ -51,6 +51,9 @@ class ColumnRows {
   /// The rows begin after `tokens` tokens with these blocks, one for each group, which they hold from now on; 0 tokens:
   /// with none.
   void begin(RequestId request, std::int64_t tokens, std::span<const SlotId> hit);
+  /// The rows begin after the computed tokens of the point, with blocks of their own. The first pass copies the states
+  /// of the point. False: there are too few blocks, and nothing was taken.
+  [[nodiscard]] bool fork(RequestId fork, RequestId point);
   /// Takes blocks for `upto` tokens in every group. False: a group has too few.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
   /// The number of blocks that the group lacks for reserve(); not more than 0: none.
@@ -103,6 +106,8 @@ class ColumnRows {
   [[nodiscard]] Running running_before(const Pass& pass, const RowPlan& row, std::size_t group) const;
   [[nodiscard]] Running running_after(const Pass& pass, std::size_t index, std::size_t group,
                                       std::int32_t sampled) const;
+  [[nodiscard]] std::int32_t fork_column(RequestId request, std::size_t group) const;
+  [[nodiscard]] bool copy_point(Pass& pass, const RowPlan& row, std::size_t group, std::int32_t column);
   void place_window(Pass& pass, std::size_t index, std::size_t group);
   void place_all(Pass& pass, std::size_t index, std::size_t group);
   void place_none(Pass& pass, std::size_t index, std::size_t group);

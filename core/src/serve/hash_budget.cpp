@@ -28,7 +28,7 @@ void HashBudget::order_uses(RequestId id, std::int64_t known_tokens) {
   const auto block_size = static_cast<std::size_t>(book_.options.block_size_tokens);
   for (std::size_t depth = blocks.size(); depth > known / block_size; --depth)
     if (allocator_.has_state(blocks[depth - 1])) use(blocks[depth - 1]);
-  if (reused > 0) use(blocks[static_cast<std::size_t>(reused) / block_size - 1]);
+  if (reused > 0 && !blocks.empty()) use(blocks[static_cast<std::size_t>(reused) / block_size - 1]);
 }
 
 void HashBudget::keep() {

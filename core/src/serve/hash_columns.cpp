@@ -56,6 +56,12 @@ std::optional<OpenedPrompt> HashColumns::refresh(RequestId id) {
   return take_hit(id, cached, reused_tokens);
 }
 
+bool HashColumns::fork(RequestId id, RequestId point) {
+  if (!rows_.fork(id, point)) return false;
+  kv_.fork(id, point, record(id).computed);
+  return true;
+}
+
 /// How many tokens of a prompt with these cached blocks can be reused.
 std::int64_t HashColumns::longest_hit(RequestId id, std::span<const BlockId> cached) const {
   if (book_.columns.mode == AlignMode::none) return 0;

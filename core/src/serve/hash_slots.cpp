@@ -8,6 +8,7 @@
 #include "serve/request_options.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace stateport::detail {
@@ -29,26 +30,29 @@ void plan_saves(const RequestBook& book, Pass& pass, const RowPlan& row, std::ve
                           .in_scratch = true});
 }
 
-}  // namespace
-
-SlotAllocatorOptions HashSlots::allocator_options() {
-  SlotAllocatorOptions allocator{.kv_follows = shares_memory(book_.slots)};
-  if (options_.eviction != EvictionOrder::lru)
-    allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
-  allocator.block_owners = book_.kv_owners();
-  allocator.slot_owners = book_.state_owners();
-  allocator.on_victim = [this](const SlotVictim& victim) {
-    budget_.note_victim(victim.block);
-    lose_state(victim.block);
-  };
+SlotAllocatorOptions allocator_options(RequestBook& book, std::function<void(const SlotVictim&)> on_victim) {
+  const RequestCacheOptions& options = book.options;
+  SlotAllocatorOptions allocator{.kv_follows = shares_memory(book.slots)};
+  if (options.eviction != EvictionOrder::lru)
+    allocator.eviction = make_eviction_policy(options.eviction, options.eviction_options, options.memory);
+  allocator.block_owners = book.kv_owners();
+  allocator.slot_owners = book.state_owners();
+  allocator.on_victim = std::move(on_victim);
   return allocator;
 }
+
+}  // namespace
 
 HashSlots::HashSlots(RequestBook& book)
     : RequestIndex(book),
       kv_(book),
       slots_(checkpoint_slots(options_)),
-      allocator_(slots_, kv_.pool(), allocator_options()),
+      allocator_(slots_, kv_.pool(),
+                 allocator_options(book,
+                                   [this](const SlotVictim& victim) {
+                                     budget_.note_victim(victim.block);
+                                     lose_state(victim.block);
+                                   })),
       budget_(book, kv_, slots_, allocator_),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = book_.slots.layout_fingerprint}),
@@ -60,7 +64,7 @@ HashSlots::HashSlots(RequestBook& book)
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
     if (!book_.slots.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
-    requests_[i].live = live.value();
+    requests_[i].columns[0] = live.value();
   }
   const std::size_t most = saves_max(options_) + requests_.size();
   checkpoints_.reserve(most);
@@ -80,7 +84,7 @@ HashSlots::~HashSlots() {
 
 std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& names) {
   kv_.hash(id, record(id).tokens.all(), names);
-  requests_[id.index()] = {.live = requests_[id.index()].live};
+  requests_[id.index()] = {.columns = requests_[id.index()].columns};
   return take_hit(id, look_up(id));
 }
 
@@ -88,6 +92,16 @@ std::optional<OpenedPrompt> HashSlots::refresh(RequestId id) {
   const BlockMatch match = look_up(id);
   if (match.skip_tokens <= book_.opened_of(id).reused_tokens) return std::nullopt;
   return take_hit(id, match);
+}
+
+/// Orders that learn hear of no prompt of a fork: it was not looked up.
+bool HashSlots::fork(RequestId id, RequestId point) {
+  kv_.fork(id, point, record(id).computed);
+  Request& request = requests_[id.index()];
+  request.known_tokens = requests_[point.index()].known_tokens;
+  request.reported = true;
+  book_.states.of(id)[0] = read_point(request.columns, requests_[point.index()].columns);
+  return true;
 }
 
 /// Its blocks are in matched_.
@@ -149,6 +163,7 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   book_.states.of(row.request)[0].read_column = 0;
+  request.columns[1] = no_column;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
@@ -169,7 +184,7 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
   if (ends_on_checkpoint(book_, pass, row))
-    note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
+    note(row.request, computed, {.source = Source::live, .from = SlotId{request.columns[0]}});
 }
 
 /// Passes inside a block change nothing but the request's own counts.
@@ -404,7 +419,7 @@ void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
     matched_.assign(held.begin(), held.end());
   }
   kv_.end(id);
-  request = {.live = request.live};
+  request = {.columns = {request.columns[0], no_column}};
   if (!shares_memory(book_.slots)) return;
   // KV behind the last state of the request: no request can continue from it.
   for (std::size_t i = matched_.size(); i > 0; --i) budget_.drop_useless(matched_[i - 1]);
@@ -442,9 +457,10 @@ void HashSlots::check() const {
   require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
-                      "HashSlots", "a live slot has another owner");
-    if (!record(id).running) continue;
+    require_invariant(
+        book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller,
+        "HashSlots", "a live slot has another owner");
+    if (!record(id).running || record(id).point.valid()) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
     require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");
   }

@@ -24,6 +24,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
@@ -37,7 +38,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void forget(const Forgotten& forgotten) override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
-    return {&requests_[request.index()].live, 1};
+    return columns_of(requests_[request.index()].columns);
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
@@ -51,7 +52,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
 
  private:
   struct Request {
-    std::int32_t live = -1;         ///< its slot, as the one column of its row
+    LiveColumns columns = no_columns;
     SlotId pinned;                  ///< the checkpoint that the first pass restores
     SlotId loading;                 ///< where a checkpoint is loaded to, pinned
     std::int64_t known_tokens = 0;  ///< of the deepest state that was there when it began
@@ -77,7 +78,6 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
-  [[nodiscard]] SlotAllocatorOptions allocator_options();
   [[nodiscard]] BlockMatch look_up(RequestId request);
   [[nodiscard]] OpenedPrompt take_hit(RequestId request, const BlockMatch& match);
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);

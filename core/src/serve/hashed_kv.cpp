@@ -60,6 +60,17 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   row.registered = blocks.size();
 }
 
+void HashedKv::fork(RequestId fork, RequestId point, std::int64_t tokens) {
+  const Row& from = rows_[point.index()];
+  Row& to = rows_[fork.index()];
+  to.hashes = from.hashes;
+  const auto whole = static_cast<std::ptrdiff_t>(tokens / block_size_);
+  to.blocks.assign(from.blocks.begin(), from.blocks.begin() + whole);
+  to.ids.assign(from.ids.begin(), from.ids.begin() + whole);
+  to.registered = from.registered;
+  pool_.retain(to.blocks);
+}
+
 BlockId HashedKv::findable(RequestId request, std::size_t i) const {
   const GrowingHashes& hashes = rows_[request.index()].hashes;
   const BlockId found = pool_.find(hashes.keys()[i]);

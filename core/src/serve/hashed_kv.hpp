@@ -33,6 +33,8 @@ class HashedKv final : private BlockListener {
   [[nodiscard]] std::span<const BlockId> match(RequestId request);
   /// The request begins with these blocks, instead of those that it has.
   void begin(RequestId request, std::span<const BlockId> blocks);
+  /// The fork holds the whole blocks of the first `tokens` tokens of its point, which has their hashes.
+  void fork(RequestId fork, RequestId point, std::int64_t tokens);
   /// How many leading blocks the request holds, or can hold because they are cached.
   [[nodiscard]] std::size_t cached_blocks(RequestId request) const;
   /// The request holds the cached blocks of its first `blocks` blocks, too.

@@ -44,6 +44,22 @@ std::optional<OpenedPrompt> RadixColumns::refresh(RequestId id) {
   return take_hit(id, *opened);
 }
 
+/// Evicts states until `take` finds a block in each group. Nothing is evicted if that would not be enough.
+template <class Take>
+bool RadixColumns::evict_until(Take&& take) {
+  for (std::size_t g = 0; g < rows_.groups(); ++g)
+    if (!can_free(g, 1 - rows_.blocks(g).available())) return false;
+  while (!take())
+    if (!kv_.evict({.states = 1})) return false;
+  return true;
+}
+
+bool RadixColumns::fork(RequestId id, RequestId point) {
+  if (!evict_until([&] { return rows_.fork(id, point); })) return false;
+  kv_.fork(id, point);
+  return true;
+}
+
 OpenedPrompt RadixColumns::take_hit(RequestId id, OpenedPrompt opened) {
   if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
   rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
@@ -107,11 +123,9 @@ void RadixColumns::donate(RequestId request, std::int64_t boundary) {
 bool RadixColumns::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                                 std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   if (!kv_.reserve_load(id, tokens, cached_tokens, kv_blocks)) return false;
-  bool has_room = true;
-  for (std::size_t g = 0; g < rows_.groups(); ++g) has_room &= can_free(g, 1 - rows_.blocks(g).available());
-  while (has_room && !rows_.take_loading(id, slots)) has_room = kv_.evict({.states = 1});
-  if (!has_room) static_cast<void>(kv_.end_load(id, tokens, false));
-  return has_room;
+  if (evict_until([&] { return rows_.take_loading(id, slots); })) return true;
+  static_cast<void>(kv_.end_load(id, tokens, false));
+  return false;
 }
 
 SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {

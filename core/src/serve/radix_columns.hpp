@@ -22,6 +22,7 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override { rows_.place(pass, index); }
   void unplace(Pass& pass) override { rows_.unplace(pass); }
@@ -58,6 +59,8 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
   void on_freed(std::span<const SlotId> places) override;
   [[nodiscard]] OpenedPrompt take_hit(RequestId request, OpenedPrompt opened);
   [[nodiscard]] bool can_free(std::size_t group, std::int64_t blocks) const;
+  template <class Take>
+  [[nodiscard]] bool evict_until(Take&& take);
   [[nodiscard]] bool holds_states(RequestId request, std::int64_t boundary);
   void donate(RequestId request, std::int64_t boundary);
 

@@ -144,7 +144,7 @@ SlotId RadixKv::take_state() {
 }
 
 bool RadixKv::has_state(RequestId id, std::int64_t tokens) const {
-  return tree_.peek(record(id).tokens.first(tokens), name_space(id)).tokens == tokens;
+  return tree_.peek(record(id).tokens.first(tokens), requests_[id.index()].name_space).tokens == tokens;
 }
 
 std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names, SlotId* live) {
@@ -156,9 +156,10 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   request.row.resize(prompt.tokens.size());
   freed_.clear();
   if (live != nullptr && tree_.slots().free_slots() == 0) book_.note_lack(MemoryPart::states, 1);
-  request.hit = live != nullptr
-                    ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
-                    : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
+  request.hit = live != nullptr ? tree_.match_with_live_slot(usable, requests_[id.index()].name_space, request.row, {},
+                                                             freed_, prompt.prompt_tokens)
+                                : tree_.match(usable, requests_[id.index()].name_space, request.row, Lookup::request,
+                                              prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   reclaim(freed_);
   request.lock = tree_.lock(request.hit);
@@ -179,11 +180,11 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = record(id).prompt_tokens;
   const auto usable = record(id).tokens.first(prompt - 1);
-  if (tree_.peek(usable, name_space(id)).tokens <= request.hit.tokens) return std::nullopt;
+  if (tree_.peek(usable, requests_[id.index()].name_space).tokens <= request.hit.tokens) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
   // A policy that learns hears of the hit as of one by a start.
-  request.hit = tree_.match(usable, name_space(id), request.row, Lookup::request, prompt);
+  request.hit = tree_.match(usable, requests_[id.index()].name_space, request.row, Lookup::request, prompt);
   request.lock = tree_.lock(request.hit);
   return opened_at_hit(id);
 }
@@ -201,11 +202,25 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
   // same.
   const std::int64_t prompt = record(id).prompt_tokens;
   if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return opened;
-  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
+  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), requests_[id.index()].name_space);
   if (all.walked_tokens == opened.cached_tokens) return opened;
   opened.cached_tokens = all.walked_tokens;
   opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
   return opened;
+}
+
+void RadixKv::fork(RequestId id, RequestId point) {
+  Request& from = requests_[point.index()];
+  const std::int64_t pages = floor_to(record(point).computed, options_.block_size_tokens);
+  if (pages > from.held_tokens) static_cast<void>(donate(point, {}, {}, pages, {.spare = true}));
+  Request& to = requests_[id.index()];
+  to.row.assign(from.row.begin(), from.row.begin() + pages);
+  to.held_tokens = pages;
+  to.lock = tree_.lock(from.lock.node());
+  to.hit = {};
+  to.hit.tokens = pages;
+  to.name_space = from.name_space;
+  to.hashes = from.hashes;
 }
 
 bool RadixKv::reserve(RequestId id, std::int64_t upto) {
@@ -244,7 +259,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   const auto count = static_cast<std::size_t>(tokens);
   const auto key = record(id).tokens.first(tokens);
   const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
-  if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, name_space(id)));
+  if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, requests_[id.index()].name_space));
   inserted_ = key;
   inserted_kv_ = std::span(request.row).first(count);
   inserted_tag_ = record(id).tag;
@@ -253,17 +268,19 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
       {.tokens = key,
        .kv = inserted_kv_,
        .slot = state,
-       .name_space = name_space(id),
+       .name_space = requests_[id.index()].name_space,
        .name_tag = number_of(record(id).tag),
        .prev_tokens = request.held_tokens,
        .chunked = !donation.ends,
        .spare = donation.spare,
+       .kv_out = state.valid() ? std::span<KvIndex>{} : std::span(request.row).first(count),
        .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
       freed_);
   reclaim(freed_);
+  const bool has_state = inserted.state_exists || state.valid();
   const bool is_own = !inserted.state_exists && inserted.prefix_tokens == request.held_tokens;
-  if (!donation.ends && !is_own) hold_path(id, tokens);
-  if (!donation.ends && is_own) {  // the row names the KV that the tree took
+  if (!donation.ends && !is_own && has_state) hold_path(id, tokens);
+  if (!donation.ends && (is_own || !has_state)) {  // the row names the KV that the tree took, or has
     request.lock = tree_.lock(inserted.node);
     request.held_tokens = tokens;
   }
@@ -283,8 +300,8 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
 void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const PrefixMatch kept =
-      tree_.match(record(id).tokens.first(tokens), name_space(id), std::span(request.row).first(count), Lookup::again);
+  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), requests_[id.index()].name_space,
+                                       std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.held_tokens = kept.tokens;
 }
@@ -300,12 +317,13 @@ void RadixKv::drop_state(RequestId id, NodeId node) {
 
 const GrowingHashes& RadixKv::hashes_of(RequestId id, std::int64_t tokens) {
   GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}});
+  hashes.extend(hasher_, record(id).tokens.first(tokens),
+                {.name_space = requests_[id.index()].name_space, .media = {}});
   return hashes;
 }
 
 std::int64_t RadixKv::cached_now(RequestId id) const {
-  return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), name_space(id)).walked_tokens;
+  return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), requests_[id.index()].name_space).walked_tokens;
 }
 
 /// The pages that the tree has, but for the state of the hit, are taken twice until the load has ended.
@@ -314,7 +332,8 @@ bool RadixKv::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cache
   Request& request = requests_[id.index()];
   // Since the lookup the tree may have evicted KV behind the hit.
   const std::int64_t cached = std::min(cached_tokens, tokens);
-  const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), name_space(id), {}, Lookup::again);
+  const PrefixMatch path =
+      tree_.match(record(id).tokens.first(tokens), requests_[id.index()].name_space, {}, Lookup::again);
   const NodeId root = tree_.peek({}).node;
   if (cached > (path.kv_node == root ? 0 : tree_.node(path.kv_node).end_tokens)) return false;
   request.cached = tree_.lock(path.kv_node);
@@ -332,7 +351,7 @@ SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.cached.release();
   if (!done) return SlotId{};
   const PromptPast past = request.hit.past;
-  request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
+  request.hit = tree_.peek(record(id).tokens.first(tokens), requests_[id.index()].name_space);
   request.hit.past = past;
   return request.hit.slot;
 }
@@ -343,12 +362,13 @@ void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step,
   const Request& request = requests_[id.index()];
   const bool left_state =
       request.held_tokens > request.hit.tokens || request.held_tokens == floor_to(record(id).computed, step);
-  if (!left_state || (options_.eviction != EvictionOrder::hix && !decoded)) return;
+  const bool has_state = !node(id).is_root() && tree_.node(node(id)).slot.valid();
+  if (!left_state || !has_state || (options_.eviction != EvictionOrder::hix && !decoded)) return;
   freed_.clear();
   tree_.insert({.tokens = record(id).tokens.first(request.held_tokens),
                 .kv = std::span(request.row).first(static_cast<std::size_t>(request.held_tokens)),
                 .slot = {},
-                .name_space = name_space(id),
+                .name_space = requests_[id.index()].name_space,
                 .name_tag = number_of(record(id).tag),
                 .prev_tokens = request.held_tokens,
                 .prompt = {.past = request.hit.past, .hint = hint}},
@@ -484,10 +504,11 @@ void RadixKv::check() const {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Request& request = requests_[i];
     const RequestId id{static_cast<std::int32_t>(i)};
-    if (!record(id).running) continue;
+    if (!record(id).running || !record(id).has_kv()) continue;
     rows += std::ssize(request.row) - request.held_tokens;
-    require_invariant(request.held_tokens <= record(id).computed && std::ssize(request.row) >= record(id).computed,
-                      structure, "a request computed more than it holds");
+    require_invariant(request.held_tokens <= record(id).computed, structure, "a request holds more than it computed");
+    require_invariant(record(id).point.valid() || std::ssize(request.row) >= record(id).computed, structure,
+                      "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
   }
   require_invariant(kv_.available() + kv_.closed() + rows + tree_.sizes().total_tokens() == kv_.capacity(), structure,

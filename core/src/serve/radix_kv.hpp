@@ -51,6 +51,8 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names, SlotId* live);
   /// See RequestIndex.
   [[nodiscard]] std::optional<OpenedPrompt> refresh(RequestId request);
+  /// The fork shares the whole pages of its point's computed tokens. The tree has them from now on.
+  void fork(RequestId fork, RequestId point);
   /// Takes KV for `upto` tokens, whole pages. False: there is too little.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
 
@@ -60,8 +62,8 @@ class RadixKv final : public ElasticIndex {
   /// The tree has the state after the first `tokens` tokens of the request.
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const;
   /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) at `places`, and `state` is
-  /// its number; none: the tree has it. The request reads the tree's KV from now on, and its own is free where the tree
-  /// had it. True if the tree took the state.
+  /// its number; none: the tree has it, or keeps the KV without a state. The request reads the tree's KV from now on,
+  /// and its own is free where the tree had it. True if the tree took the state.
   [[nodiscard]] bool donate(RequestId request, SlotId state, std::span<const SlotId> places, std::int64_t tokens,
                             const Donation& donation);
   /// The request reads the tree's KV for its first `tokens` tokens from now on, and holds that path.
@@ -129,9 +131,6 @@ class RadixKv final : public ElasticIndex {
   };
 
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return book_.record(request); }
-  [[nodiscard]] const Namespace& name_space(RequestId request) const noexcept {
-    return requests_[request.index()].name_space;
-  }
   [[nodiscard]] OpenedPrompt opened_at_hit(RequestId request);
   void reclaim(const Freed& freed);
   void on_kv_event(const KvEvent& event);

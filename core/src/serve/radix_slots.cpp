@@ -59,7 +59,7 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   SlotId live{static_cast<std::int32_t>(id.index())};
   const std::optional<OpenedPrompt> opened = kv_.open(id, names, book_.slots.separate_checkpoints ? nullptr : &live);
   if (!opened) return std::nullopt;
-  requests_[id.index()] = {.live = live.value()};
+  requests_[id.index()] = {.columns = {live.value(), no_column}};
   if (!ends_.empty() && live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
   begin_from(id, *opened);
   return opened;
@@ -69,6 +69,19 @@ std::optional<OpenedPrompt> RadixSlots::refresh(RequestId id) {
   const std::optional<OpenedPrompt> opened = kv_.refresh(id);
   if (opened) begin_from(id, *opened);
   return opened;
+}
+
+bool RadixSlots::fork(RequestId id, RequestId point) {
+  const SlotId live =
+      book_.slots.separate_checkpoints ? SlotId{static_cast<std::int32_t>(id.index())} : kv_.take_state();
+  if (!live.valid()) return false;
+  if (!ends_.empty() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
+  Request& request = requests_[id.index()];
+  request = {.columns = {live.value(), no_column}};
+  kv_.fork(id, point);
+  requests_[point.index()].decoded.reset();  // the point holds another end of its path
+  book_.states.of(id)[0] = read_point(request.columns, requests_[point.index()].columns);
+  return true;
 }
 
 void RadixSlots::begin_from(RequestId id, const OpenedPrompt& opened) {
@@ -155,6 +168,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   book_.states.of(row.request)[0].read_column = 0;
+  request.columns[1] = no_column;
   const auto [first, end] = pass.save_ranges[index];
   if (record(row.request).stale) {  // its saves may have been planned before
     for (std::size_t i = first; i < end; ++i) return_slot(pass.save_slots[i]);
@@ -178,7 +192,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
   if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
-    book_.after[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
+    book_.after[0].copies.push_back(SlotCopy::whole(request.columns[0], slot.value()));
 }
 
 /// Takes a slot for the state after `tokens` tokens and gives it to the tree. None: there is no room, or the tree has
@@ -257,7 +271,7 @@ SlotId RadixSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
 void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   const std::int64_t computed = record(id).computed;
-  const SlotId live{request.live};
+  const SlotId live{request.columns[0]};
   std::int64_t kept = kv_.held_tokens(id);
   bool live_donated = false;
   if (how != RequestEnd::aborted && record(id).begun) {
@@ -274,7 +288,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
       kv_.report_end(id, hint, options_.block_size_tokens, request.decoded.has_value());
     }
   }
-  if (!live_donated && !book_.slots.separate_checkpoints) kv_.return_state(live);
+  if (!live_donated && live.valid() && !book_.slots.separate_checkpoints) kv_.return_state(live);
   // The state that was donated just now lies beyond the path that is locked.
   if (shares_memory(book_.slots) && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
     kv_.hold_path(id, kept);
@@ -283,7 +297,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (spares_last_request(options_.eviction)) keep_to_budget();
   kv_.unlock(id);
   if (!spares_last_request(options_.eviction)) keep_to_budget();
-  request.live = -1;
+  request.columns = no_columns;
 }
 
 /// Donates a copy of the live state, which the request ends with. False: there is no slot.
@@ -293,7 +307,7 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   if (kv_.donate(id, slot, {&slot, 1}, record(id).computed, {.ends = true, .hint = hint})) {
     --taken_;
     if (!ends_.empty()) ends_[slot.index()] = 1;
-    book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].live, slot.value()));
+    book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].columns[0], slot.value()));
   } else {
     return_slot(slot);
   }
@@ -331,9 +345,10 @@ void RadixSlots::check() const {
   require_invariant(std::cmp_equal(checkpoints, taken_), structure, "a slot for a checkpoint is lost");
   std::int64_t live = 0;
   for (std::size_t i = 0; i < requests_.size() && !book_.slots.separate_checkpoints; ++i) {
-    if (!record(RequestId{static_cast<std::int32_t>(i)}).running) continue;
+    const RequestRecord& request = record(RequestId{static_cast<std::int32_t>(i)});
+    if (!request.running || !request.has_kv()) continue;
     ++live;
-    require_invariant(slots.owner(SlotId{requests_[i].live}) == SlotPool::caller, structure,
+    require_invariant(slots.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller, structure,
                       "the slot of a request has another owner");
   }
   require_invariant(slots.free_slots() + slots.closed_slots() + usage().states + live == slots.capacity_slots(),

@@ -25,6 +25,7 @@ class RadixSlots final : public RequestIndex {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
@@ -40,7 +41,7 @@ class RadixSlots final : public RequestIndex {
   void forget_all() override { kv_.forget_all(); }
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
-    return {&requests_[request.index()].live, 1};
+    return columns_of(requests_[request.index()].columns);
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override {
     return kv_.hashes_of(request, tokens);
@@ -54,7 +55,7 @@ class RadixSlots final : public RequestIndex {
 
  private:
   struct Request {
-    std::int32_t live = -1;         ///< its slot, as the one column of its row
+    LiveColumns columns = no_columns;
     std::int64_t made_tokens = 0;   ///< > 0: the planned pass saves no state here, because the tree has it
     std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding
     SlotId loading;                 ///< where a checkpoint is loaded to

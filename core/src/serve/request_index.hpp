@@ -20,6 +20,7 @@ namespace stateport::detail {
 /// arguments only:
 ///
 ///     start   ─► open
+///     fork    ─► fork, before the first reserve
 ///     refresh ─► refresh, before the first plan; also when a wait for another request is over
 ///     plan    ─► reserve (each busy row) ─► place (each with room), at once or when the pass before it settles
 ///     commit  ─► settle (each busy row) ─► publish
@@ -46,6 +47,10 @@ class RequestIndex : public SharedIndex {
   /// be reused than before, the request starts from there, and gives back the memory that it took since. None: nothing
   /// changed. Evicts nothing.
   [[nodiscard]] virtual std::optional<OpenedPrompt> refresh(RequestId request) = 0;
+  /// A fork of `point`, before its first reserve(): shares the KV of the whole blocks of its computed tokens, and takes
+  /// a live slot in slots. Until its first settle() place() makes its passes read the state of the point, which stays
+  /// as it is. False: there is no slot, and nothing was taken.
+  [[nodiscard]] virtual bool fork(RequestId fork, RequestId point) = 0;
   /// How much of the prompt the next pass runs, which begins at `start` and has a budget of `tokens` tokens.
   [[nodiscard]] virtual PromptChunk split(const RequestRecord& /*record*/, std::int64_t /*start*/,
                                           std::int64_t tokens) const {

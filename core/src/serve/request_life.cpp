@@ -21,6 +21,9 @@ std::size_t device_events(const RequestCacheOptions& options) {
   return std::max(4 * places, events_min);
 }
 
+constexpr const char* waits_text = "waits for a load, for another request, or until its forks have begun";
+constexpr const char* fork_text = "is a fork";
+
 /// Counts the named positions that the row, part of a prompt, ran over.
 void count_breakpoints(RequestBook& book, const RequestIndex& index, const RowPlan& row) {
   std::int64_t before = row.start;
@@ -40,13 +43,15 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     : book_(options),
       index_(make_request_index(book_)),
       lookups_(book_, *index_),
+      forks_(book_, *index_),
       check_(book_.options, book_.records, book_.passes),
-      group_commits_(book_.groups) {
+      group_commits_(book_.groups),
+      marks_(options.scrub ? std::make_optional<TenantMarks>(book_.options, book_.states) : std::nullopt),
+      planner_(book_, *index_, forks_, marks_ ? &*marks_ : nullptr) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
   free_requests_.reserve(book_.records.size());
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
-  if (options.scrub) marks_.emplace(book_.options, book_.states);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
   if (options.tiers.enabled()) {
     tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr, lookups_.prefix_waits());
@@ -91,56 +96,49 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
 std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
   const RequestRecord& record = checked(request);
   require_state(!record.begun, "refresh", "request", request.value(), "has committed a pass");
+  require_state(!record.point.valid(), "refresh", "request", request.value(), fork_text);
   for (std::size_t i = 0; i < book_.passes.size(); ++i)
     require_state(book_.passes.at(i).row_of[request.index()] < 0, "refresh", "request", request.value(),
                   "is in an outstanding pass");
   return lookups_.refresh(request);
 }
 
+bool RequestLife::fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) {
+  const RequestRecord& point = checked(request);
+  forks_.check(point, tokens, forks.size());
+  if (forks.size() > free_requests_.size()) return false;
+  const std::size_t each = tokens.size() / forks.size();
+  for (std::size_t i = 0; i < forks.size(); ++i) {
+    const RequestId id = forks[i] = free_requests_.back();
+    free_requests_.pop_back();
+    RequestRecord& fork = book_.records[id.index()];
+    fork.id = id;
+    forks_.start(fork, point, tokens.subspan(i * each, each));
+    if (marks_) marks_->begin_as(id, request);
+    if (book_.tenants) book_.tenants->begin_as(id, request);
+    if (tiers_) tiers_->fork(id);
+    ++book_.running;
+    ++book_.stats.forks;
+    fork.running = true;
+  }
+  return true;
+}
+
 PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) const {
   const RequestRecord& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
-  if (lookups_.waits(request)) return {};
+  if (waits(request)) return {};
   const std::int64_t start = book_.passes.bounds(request, record.computed, book_.passes.size()).low;
   if (start >= record.prompt_tokens) return {.tokens = budget_tokens, .least_budget = 1};
   return index_->split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
 }
 
-inline void RequestLife::add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead) {
-  const RequestRecord& record = book_.records[row.request.index()];
-  const PassQueue::Bounds start = book_.passes.bounds(row.request, record.computed, ahead);
-  const std::int64_t upto = start.high + row.tokens;
-  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, row.request, upto);
-  pass.parts[index] = part;
-  RowPlan& plan = pass.rows[index];
-  plan.request = row.request;
-  plan.tokens = row.tokens;
-  plan.drafts = row.drafts;
-  plan.start = 0;
-  plan.room = part != RowPart::none;
-  plan.kv = plan.room ? record.kv : KvRow{};
-  plan.states = {};
-  if (!plan.room) return;
-  pass.row_of[row.request.index()] = static_cast<std::int32_t>(index);
-  if (pass.ready) pass.place(index, start.low, book_.states.of(row.request), book_.in_columns);
-}
-
-RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upto) {
-  book_.ask(request);
-  const bool room = index_->reserve(request, upto);
-  index_->note_memory(request);
-  ++(room ? pass.busy_rows : pass.without_room);
-  if (!room && marks_) book_.records[request.index()].quiet_until = 0;  // it may have new KV
-  return room ? RowPart::busy : RowPart::none;
-}
-
 PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
-  for (std::size_t i = 0; lookups_.can_wait() && i < rows.size(); ++i)
-    require(!lookups_.waits(rows[i].request), "rows.request", rows[i].request,
-            "waits for a load, or for another request");
-  if (book_.passes.size() == limit) drop_newest();
+  for (std::size_t i = 0; (lookups_.can_wait() || forks_.any()) && i < rows.size(); ++i)
+    require(!waits(rows[i].request), "rows.request", rows[i].request, waits_text);
+  if (book_.passes.size() == limit) planner_.drop_newest();
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
   plan.transfers = take_transfers();
@@ -149,14 +147,7 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
 }
 
 Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
-  const std::size_t ahead = book_.passes.size();
-  Pass& pass = book_.passes.next(rows.size());
-  pass.id = ++last_pass_;
-  pass.inserts = inserts;
-  pass.ready = ahead == 0 || book_.passes.at(0).quiet;
-  for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
-  book_.passes.push();
-  if (pass.ready) place_busy_rows(pass);
+  Pass& pass = planner_.plan(rows, inserts);
   if (arena_ && pass.without_room > 0) move_memory(MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
@@ -182,14 +173,14 @@ void RequestLife::note_moved_kv() {
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
   const RequestRecord& record = checked(request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
-  require(!lookups_.waits(request), "request", request, "waits for a load, or for another request");
+  require(!waits(request), "request", request, waits_text);
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
   if (arena_) arena_->begin_call();
   Pass& pass = plan_rows({&row, 1}, true);
   if (pass.without_room > 0) {
-    drop_newest();
+    planner_.drop_newest();
     if (tiers_) tiers_->end_call();
     return std::nullopt;
   }
@@ -203,53 +194,23 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   return inserted;
 }
 
-/// The index has its part in placing a row: it may change the state that the row finds, in a copy.
-void RequestLife::place_busy_rows(Pass& pass) {
-  if (marks_) marks_->place_drafts(pass);
-  if (pass.busy_rows == 0) return;
-  pass.save_ranges.assign(pass.rows.size() * book_.groups, SaveRange{});
-  pass.states.resize(pass.rows.size() * book_.groups);
-  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-    if (!pass.is_busy(i)) continue;
-    const std::span states = std::span(pass.states).subspan(i * book_.groups, book_.groups);
-    std::ranges::copy(pass.rows[i].states, states.begin());
-    pass.rows[i].states = states;
-    book_.ask(pass.rows[i].request);
-    index_->place(pass, i);
-    if (marks_) marks_->place(pass, i);
-  }
-  for (std::size_t g = 0; g < book_.groups; ++g) pass.quiet &= pass.clear[g].empty() && pass.copies[g].empty();
-  pass.quiet &= pass.saves.empty();
-}
-
-void RequestLife::drop_newest() {
-  Pass& pass = book_.passes.newest();
-  if (marks_) marks_->forget(pass);
-  index_->unplace(pass);
-  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-    if (!pass.is_busy(i)) continue;
-    index_->note_memory(pass.rows[i].request);
-    // The next plan has to name the memory that this one was to clear.
-    if (marks_) book_.records[pass.rows[i].request.index()].quiet_until = 0;
-  }
-  book_.passes.pop_newest();
-}
-
 void RequestLife::cancel(PassId pass) {
   require_state(book_.passes.size() > 0 && book_.passes.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
-  drop_newest();
+  planner_.drop_newest();
   if (tiers_) tiers_->end_call();
 }
 
 /// The index has its part in the row.
 void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
-  if (!record.begun) [[unlikely]]
+  const bool begins = !std::exchange(record.begun, true);
+  if (begins && !record.point.valid()) [[unlikely]]
     lookups_.count(record.id);
-  record.begun = true;
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
+  if (begins && record.point.valid()) [[unlikely]]
+    forks_.begin(record.id);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
   const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
   const std::int64_t most = std::min(room, book_.options.max_request_tokens) + 1;
@@ -306,6 +267,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   book_.passes.pop_oldest();
   lookups_.commit();
   PassCommit commit = take_commit();
+  end_points();
   if (arena_) move_memory();
   if (tiers_) tiers_->end_call();
   if (arena_) {
@@ -328,11 +290,7 @@ PassCommit RequestLife::take_commit() {
                     .next = std::nullopt};
   if (book_.passes.size() > 0 && !book_.passes.at(0).ready) {
     Pass& next = book_.passes.at(0);  // it waited for this commit
-    next.ready = true;
-    for (std::size_t i = 0; i < next.rows.size(); ++i)
-      if (const RequestId id = next.rows[i].request; next.runs(i))
-        next.place(i, book_.record(id).computed, book_.states.of(id), book_.in_columns);
-    place_busy_rows(next);
+    planner_.place(next);
     result.next = next.view();
   }
   return result;
@@ -346,11 +304,26 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
     lookups_.end(request);
     return {};
   }
-  if (tiers_) tiers_->stop_asking(request);
-  if (!book_.record(request).begun) lookups_.count(request);
+  if (forks_.any() && forks_.end_later(request)) return {};
   book_.end_copies.clear();
+  end_now(request, how, hint);
+  end_points();
+  if (tiers_) tiers_->end_call();
+  if (book_.end_copies.empty()) return {};
+  return {.transfers = take_transfers(), .copies = book_.end_copies};
+}
+
+/// Requests end whose forks have begun by now. Their states may have no copy any more: they leave none.
+void RequestLife::end_points() {
+  while (const std::optional<RequestId> id = forks_.take_ended()) end_now(*id, RequestEnd::aborted, {});
+}
+
+void RequestLife::end_now(RequestId request, RequestEnd how, const ReuseHint& hint) {
+  if (tiers_) tiers_->stop_asking(request);
+  const bool is_waiting_fork = book_.record(request).point.valid();
+  if (!book_.record(request).begun && !is_waiting_fork) lookups_.count(request);
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
-  if (book_.record(request).stale) how = RequestEnd::aborted;
+  if (book_.record(request).stale || is_waiting_fork) how = RequestEnd::aborted;
   book_.ask(request);
   index_->close(request, how, known);
   if (book_.tenants) book_.tenants->keep_to_limits();
@@ -358,38 +331,38 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   if (arena_) arena_->make_room();
   if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
   book_.passes.end_request(request);
+  if (is_waiting_fork) forks_.begin(request);
   book_.records[request.index()].running = false;
+  book_.records[request.index()].ending = false;
   book_.records[request.index()].quiet_until = 0;
   free_requests_.push_back(request.next());
   --book_.running;
   naming_requests_ -= !book_.asked_breakpoints_of(request).empty();
   lookups_.end(request);
-  if (tiers_) tiers_->end_call();
-  if (book_.end_copies.empty()) return {};
-  return {.transfers = take_transfers(), .copies = book_.end_copies};
 }
 
 HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
   const RequestRecord& record = checked(request);
   require(group < book_.groups, "group", group, "is out of range");
   require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
-  require_state(!lookups_.waits(request), "places", "request", request.value(),
-                "waits for a load, or for another request");
+  require_state(!waits(request), "places", "request", request.value(), waits_text);
+  require_state(!record.point.valid(), "places", "request", request.value(), fork_text);
   if (record.computed == 0) return {};
   return {.tokens = record.computed,
           .kv = index_->kv_of(request),
           .state = book_.in_columns ? book_.states.of(request)[group].conv_source() : book_.opened_of(request).hit};
 }
 
+/// A fork that has not begun has that of its point.
 KvRow RequestLife::kv(RequestId request) const {
-  static_cast<void>(checked(request));
-  return index_->kv_of(request);
+  const RequestRecord& record = checked(request);
+  return index_->kv_of(record.point.valid() ? record.point : request);
 }
 
 RowState RequestLife::state(RequestId request, std::size_t group) const {
-  static_cast<void>(checked(request));
+  const RequestRecord& record = checked(request);
   require(group < book_.groups, "group", group, "is out of range");
-  return book_.states.of(request)[group];
+  return book_.states.of(record.point.valid() ? record.point : request)[group];
 }
 
 void RequestLife::reset() {
@@ -397,7 +370,7 @@ void RequestLife::reset() {
     epochs_->forget_all();
     return;
   }
-  while (book_.passes.size() > 0) drop_newest();
+  while (book_.passes.size() > 0) planner_.drop_newest();
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
   if (tiers_) tiers_->index().reset();
@@ -413,6 +386,7 @@ std::size_t RequestLife::take_events(std::span<CacheEvent> out) {
 void RequestLife::check_invariants() const {
   constexpr const char* structure = "RequestCache";
   std::int32_t running = 0;
+  std::int32_t with_live_slot = 0;
   for (std::size_t i = 0; i < book_.records.size(); ++i) {
     const RequestRecord& record = book_.records[i];
     running += record.running;
@@ -425,6 +399,8 @@ void RequestLife::check_invariants() const {
     const RequestId id = record.id;
     require_invariant(id.valid() && id.index() == i, structure, "a request has the number of another row");
     const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
+    if (!record.has_kv()) continue;
+    ++with_live_slot;
     require_invariant(same(record.kv.ids, index_->kv_of(id).ids), structure, "the KV of a request is out of date");
     for (std::size_t g = 0; g < book_.groups; ++g)
       require_invariant(same(book_.states.of(id)[g].slots, index_->slots_of(id, g)), structure,
@@ -442,9 +418,10 @@ void RequestLife::check_invariants() const {
     const CacheUsage now = usage();
     const bool live_too =
         book_.options.index == CacheIndex::tree && !book_.in_columns && !book_.slots.separate_checkpoints;
-    book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
+    book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? with_live_slot : 0));
   }
   lookups_.check();
+  forks_.check_invariants();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

@@ -5,9 +5,11 @@
 
 #include "serve/batch_check.hpp"
 #include "serve/memory_arena.hpp"
+#include "serve/pass_planner.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_epochs.hpp"
+#include "serve/request_forks.hpp"
 #include "serve/request_index.hpp"
 #include "serve/request_lookups.hpp"
 #include "serve/request_tiers.hpp"
@@ -30,6 +32,7 @@ class RequestLife final : public RequestCache {
 
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) override;
   [[nodiscard]] std::optional<StartedRequest> refresh(RequestId request) override;
+  [[nodiscard]] bool fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) override;
   [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override;
   [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) override;
   void cancel(PassId pass) override;
@@ -39,7 +42,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override;
   EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const override {
-    return checked(request).tokens.all();
+    return forks_.tokens(checked(request).id);
   }
   [[nodiscard]] std::int64_t computed(RequestId request) const override { return checked(request).computed; }
   [[nodiscard]] KvRow kv(RequestId request) const override;
@@ -59,17 +62,17 @@ class RequestLife final : public RequestCache {
  private:
   [[nodiscard]] const RequestRecord& checked(RequestId request) const {
     check_running(book_.records, request);
-    require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return book_.record(request);
   }
+  [[nodiscard]] bool waits(RequestId request) const noexcept {
+    return lookups_.waits(request) || forks_.waits(request);
+  }
   Pass& plan_rows(std::span<const PassRow> rows, bool inserts);
-  void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
-  [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
-  void place_busy_rows(Pass& pass);
-  void drop_newest();
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
+  void end_now(RequestId request, RequestEnd how, const ReuseHint& hint);
+  void end_points();
   void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
   void note_moved_kv();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
@@ -77,13 +80,14 @@ class RequestLife final : public RequestCache {
   RequestBook book_;
   std::unique_ptr<RequestIndex> index_;
   RequestLookups lookups_;
+  RequestForks forks_;
   BatchCheck check_;
   std::vector<RequestId> free_requests_;
   std::int32_t naming_requests_ = 0;  ///< that run, and whose prompts have breakpoints
-  PassId last_pass_ = 0;
   std::vector<GroupCommit> group_commits_;
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
+  PassPlanner planner_;
   std::optional<RequestTiers> tiers_;
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;

@@ -43,7 +43,9 @@ void RequestRecord::fill(const Prompt& prompt, const Namespace& epoch_name, std:
   computed = 0;
   begun = false;
   quiet_until = 0;
+  ending = false;
   stale = false;
+  point = {};
   tag = NamespaceTag::of(prompt.name_space);
   name_space = epoch_name;
   const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;

@@ -9,6 +9,7 @@
 #include "hash/namespace_tag.hpp"
 #include "serve/token_list.hpp"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -43,7 +44,11 @@ struct alignas(64) RequestRecord {
   KvRow kv;  ///< all that memory was found for
   bool running = false;
   bool begun = false;           ///< a pass was committed: the state is where StateTable says, no longer in its hit
+  bool ending = false;          ///< it has ended, and is kept until its load ends, or until its forks have begun
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
+  bool has_memory = false;      ///< of a fork: it has taken memory of its own
+  RequestId point;              ///< of a fork that has not begun: the request whose computed tokens it goes on from
+  std::int32_t forks = 0;       ///< forks of this request that have not begun
   NamespaceTag tag{};           ///< of the prompt's namespace
   Namespace name_space;         ///< of the epoch in which it started
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
@@ -58,6 +63,8 @@ struct alignas(64) RequestRecord {
     tokens.append(sampled);
     computed += row.tokens - row.drafts + accepted_bias(static_cast<std::int32_t>(sampled.size()));
   }
+  /// False: a fork that shares the KV of its point by its point alone.
+  [[nodiscard]] bool has_kv() const noexcept { return !point.valid() || has_memory; }
   [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space, .media = media}; }
 };
 
@@ -78,10 +85,23 @@ class StateTable {
   std::vector<RowState> states_;  ///< [requests, groups]
 };
 
+/// In slots, the columns of a row: its live slot, and for a fork that has not begun the live slot of its point.
+using LiveColumns = std::array<std::int32_t, 2>;
+inline constexpr LiveColumns no_columns = {no_column, no_column};
+
+[[nodiscard]] inline std::span<const std::int32_t> columns_of(const LiveColumns& columns) noexcept {
+  return std::span(columns).first(columns[1] == no_column ? 1 : 2);
+}
+/// The state of a fork that has not begun: its first pass reads the slot of its point and writes its own.
+[[nodiscard]] inline RowState read_point(LiveColumns& columns, const LiveColumns& point) noexcept {
+  columns[1] = point[0];
+  return {.slots = columns_of(columns), .read_column = 1, .write_column = 0};
+}
+
 /// Throws InvalidArgument unless the request runs.
 inline void check_running(std::span<const RequestRecord> records, RequestId request) {
   const bool runs = request.valid() && request.index() < records.size() && records[request.index()].running &&
-                    records[request.index()].id == request;
+                    !records[request.index()].ending && records[request.index()].id == request;
   require(runs, "request", request, "is not running");
 }
 

@@ -163,11 +163,20 @@ void RequestTiers::finish_load(RequestId id, bool done) {
 void RequestTiers::go_on(RequestId id) {
   Request& request = requests_[id.index()];
   request.wait = Wait::nothing;
-  if (std::exchange(request.ended, false)) {
+  if (std::exchange(records_[id.index()].ending, false)) {
     cache_.end(id, RequestEnd::aborted);
   } else if (waits_ != nullptr) {
     waits_->consider(id);
   }
+}
+
+/// The prompt of a fork is not looked up, so its policy hears of none.
+void RequestTiers::fork(RequestId id) noexcept {
+  const OpenedPrompt& opened = opened_[id.index()];
+  requests_[id.index()] = {.device_tokens = opened.reused_tokens,
+                           .cached_tokens = opened.cached_tokens,
+                           .opened_tokens = opened.cached_tokens,
+                           .reported = true};
 }
 
 void RequestTiers::refresh(RequestId id) noexcept {
@@ -186,9 +195,9 @@ void RequestTiers::count(RequestId id) noexcept {
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {
-  Request& request = requests_[id.index()];
-  request.ended = request.wait == Wait::load;
-  return request.ended;
+  RequestRecord& record = records_[id.index()];
+  record.ending = requests_[id.index()].wait == Wait::load;
+  return record.ending;
 }
 
 void RequestTiers::stop_asking(RequestId id) noexcept {

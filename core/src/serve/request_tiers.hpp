@@ -36,6 +36,8 @@ class RequestTiers final : public CacheTiers {
   /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
   /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`.
   void start(RequestId request, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started);
+  /// The request is a fork, and waits for nothing.
+  void fork(RequestId request) noexcept;
   /// The request, which does not wait, was looked up again on the device, and reuses more of its prompt.
   void refresh(RequestId request) noexcept;
   /// Counts the hit of the request, and its losses.
@@ -47,7 +49,6 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool end_later(RequestId request) noexcept;
   /// A request that has no load ends: it waits for answers no longer.
   void stop_asking(RequestId request) noexcept;
-  [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
   /// As an index reports to its own eviction policy: a prompt once its states are made, and the last state that the
   /// request left.
   void report_prompt(RequestId request, double now_s);
@@ -72,7 +73,6 @@ class RequestTiers final : public CacheTiers {
     std::optional<LostHit> lost;
     Stage stage = Stage::states;
     Wait wait = Wait::nothing;
-    bool ended = false;     ///< while it waited for its load
     bool reported = false;  ///< the index was told of its prompt
     PromptPast past;
   };

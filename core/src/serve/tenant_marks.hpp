@@ -30,6 +30,8 @@ class TenantMarks {
   void reserve(Pass& pass) const;
   /// The request is this tenant's until another begins with its number.
   void begin(RequestId request, const std::optional<NameKey>& salt);
+  /// The request is the tenant's that `other` is.
+  void begin_as(RequestId request, RequestId other) noexcept { tenant_[request.index()] = tenant_[other.index()]; }
   /// The pass is placed: adds the rows whose scratch memory for steps is to be cleared, of those that are quiet, too.
   void place_drafts(Pass& pass);
   /// A busy row of the pass was placed: adds the memory that is to be cleared for it to the pass.

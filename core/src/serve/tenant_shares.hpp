@@ -39,6 +39,8 @@ class TenantShares final : public CacheTenants {
 
   /// The request is this tenant's until another begins with its number. It asks for memory from now on.
   void begin(RequestId request, const std::optional<NameKey>& salt);
+  /// The request is the tenant's that `other` is.
+  void begin_as(RequestId request, RequestId other) noexcept { names_[request.index()] = names_[other.index()]; }
   /// The request asks for memory from now on.
   void ask(RequestId request) noexcept {
     const PrefixHash& name = names_[request.index()];

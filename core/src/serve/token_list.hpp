@@ -5,6 +5,7 @@
 
 #include "containers/assert.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -23,6 +24,12 @@ class TokenList {
     size_ = 0;
     append(tokens);
   }
+  /// The list has `count` tokens, which fill_skipped() fills in later.
+  void skip(std::size_t count) noexcept {
+    STATEPORT_ASSERT(count <= capacity_);
+    size_ = count;
+  }
+  void fill_skipped(std::span<const Token> tokens) const noexcept { std::ranges::copy(tokens, memory_.get()); }
   void append(std::span<const Token> tokens) noexcept {
     STATEPORT_ASSERT(tokens.size() <= capacity_ - size_);
     Token* end = memory_.get() + size_;

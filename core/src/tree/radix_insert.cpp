@@ -22,6 +22,13 @@ std::optional<std::uint32_t> last_page(const RadixNodes& nodes, const RadixWalk&
   return std::nullopt;
 }
 
+void read_kv(const RadixNodes& nodes, std::uint32_t end, std::uint32_t pages, std::span<KvIndex> out) {
+  for (std::uint32_t at = end; at != RadixNodes::root; at = nodes[at].parent) {
+    pages -= nodes[at].pages;
+    std::ranges::copy(nodes.kv(at), out.begin() + nodes.tokens_of(pages));
+  }
+}
+
 }  // namespace
 
 StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
@@ -144,6 +151,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     end = add_pages(end, prefix, found, pages);
   else
     victims_.touch(end, ++tick_);
+  if (!prefix.kv_out.empty()) read_kv(nodes_, end, pages, prefix.kv_out);
   const bool had_state = nodes_[end].slot >= 0;
   if (had_state) {
     victims_.touch_state(SlotId{nodes_[end].slot}, ++tick_);

@@ -36,7 +36,7 @@ void serve_without_allocating(Combination index, Below below, bool arena = false
     if (below != Below::nothing) options.tiers = test::random_tiers(random, options);
     RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled(),
                         [](const RequestCacheOptions& made) { return std::make_unique<FrugalCache>(made); });
-    if (random.chance(50)) engine.change_weights();
+    if (random.chance(50)) engine.habits.changes_weights = true;
     for (int step = 0; step < 100; ++step) engine.step();
     engine.finish();
   });

@@ -36,6 +36,13 @@ class CheckedShares final : public RequestCache {
     const Guard guard(*this, {salts_.at(request)});
     return cache_->refresh(request);
   }
+  bool fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) override {
+    const Guard guard(*this, {salts_.at(request)});
+    const bool has_numbers = cache_->fork(request, tokens, forks);
+    for (const RequestId fork : forks)
+      if (has_numbers) salts_[fork] = salts_.at(request);
+    return has_numbers;
+  }
   PassPlan plan(std::span<const PassRow> rows) override {
     Salts salts = of_passes();
     for (const PassRow& row : rows) salts.push_back(salts_.at(row.request));

@@ -466,7 +466,7 @@ TEST_CASE("however often weights change, no pass reads what other weights made")
         if (kind != Kind::device && (kind != Kind::arena || random.chance(50)))
           options.tiers = random_tiers(random, options);
         RandomEngine engine(random, options, kind == Kind::states_alone && options.tiers.enabled());
-        engine.change_weights();
+        engine.habits.changes_weights = true;
         for (int step = 0; step < 200; ++step) engine.step();
         runs.add(engine);
         ++runs.seeds;
@@ -493,8 +493,8 @@ TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
       RandomEngine one(random, options);
       RandomEngine other(random, options);
       other.join(one);
-      one.change_weights();
-      other.change_weights();
+      one.habits.changes_weights = true;
+      other.habits.changes_weights = true;
       for (int step = 0; step < 200; ++step) {
         one.step();
         other.step();

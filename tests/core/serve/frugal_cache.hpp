@@ -45,6 +45,15 @@ class FrugalCache final : public RequestCache {
   std::optional<StartedRequest> refresh(RequestId request) override {
     return frugal([&] { return cache_->refresh(request); });
   }
+  bool fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) override {
+    // The text of an error allocates.
+    try {
+      return frugal([&] { return cache_->fork(request, tokens, forks); });
+    } catch (const std::bad_alloc&) {
+      CHECK_THROWS_AS(static_cast<void>(cache_->fork(request, tokens, forks)), InvalidState);
+      return cache_->fork(request, tokens, forks);
+    }
+  }
   PassPlan plan(std::span<const PassRow> rows) override {
     return frugal([&] { return cache_->plan(rows); });
   }

@@ -508,8 +508,8 @@ TEST_CASE(
         if (tiers) options.tiers = test::random_tiers(random, options);
         if (!in_columns(index) && random.chance(20)) test::draw_arena(random, options);
         test::RandomEngine engine(random, options);
-        engine.crowd();
-        if (random.chance(30)) engine.change_weights();
+        engine.habits.crowds = true;
+        if (random.chance(30)) engine.habits.changes_weights = true;
         for (int step = 0; step < 200; ++step) engine.step();
         runs.add(engine);
         ++runs.seeds;

@@ -192,10 +192,11 @@ void RandomEngine::join(const RandomEngine& other) {
 void RandomEngine::step() {
   if (cache_->tenants() != nullptr && random_.chance(5)) quotas += set_quota(random_, *cache_);
   const std::int64_t dice = random_.between(0, 19);
-  for (int count = crowded_ ? random_.between32(0, 2) : static_cast<int>(dice < 4); count > 0; --count) start();
+  for (int count = habits.crowds ? random_.between32(0, 2) : static_cast<int>(dice < 4); count > 0; --count) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
   if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
-  if (dice >= (crowded_ ? 4 : 13) && dice < 16 && !running_.empty()) refresh();
+  if (dice >= (habits.crowds ? 4 : 13) && dice < 16 && !running_.empty()) refresh();
+  if (habits.forks && dice >= 13 && !running_.empty() && random_.chance(70)) fork();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -208,7 +209,7 @@ void RandomEngine::step() {
   const bool may_settle = options_.tiers.remote_bytes == 0 || may_begin();
   if (!under_way_.empty() && may_settle && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   if (arena_) arena_->step(random_);
-  if (forgets_ && random_.chance(4)) forget();
+  if (habits.changes_weights && random_.chance(4)) forget();
   cache_->check_invariants();
   follow_events();
 }
@@ -265,7 +266,7 @@ RequestId RandomEngine::pick() {
 /// Often the beginning of one that runs, or of an older one, most often with its names.
 RandomEngine::Old RandomEngine::random_prompt() {
   Old prompt;
-  if (!running_.empty() && random_.chance(crowded_ ? 70 : 15)) {
+  if (!running_.empty() && random_.chance(habits.crowds ? 70 : 15)) {
     const Live& live = running_.at(pick());
     prompt = {Tokens(live.tokens.begin(), live.tokens.begin() + live.prompt), live.names};
     if (random_.chance(60)) prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, live.prompt)));
@@ -399,7 +400,7 @@ void RandomEngine::refresh() {
     if (*batch)
       for (const RunRow& row : (*batch)->rows)
         if (row.request == id) return;
-  if (live.begun) return;
+  if (live.begun || live.is_fork) return;
   const CacheStats before = cache_->stats();
   const std::int64_t computed = live.reused_tokens;
   const std::optional<StartedRequest> more = cache_->refresh(id);
@@ -460,6 +461,49 @@ void RandomEngine::insert() {
   for (std::size_t g = 0; g < group_count(options_); ++g)
     REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
   if (tokens == live.prompt) end(id);  // it has no token to sample from
+}
+
+/// Forks go on from a request that has computed its prompt and that no outstanding pass has.
+void RandomEngine::fork() {
+  const RequestId id = pick();
+  Live& live = running_.at(id);
+  const std::int64_t computed = cache_->computed(id);
+  std::array<RequestId, 3> forks;
+  const auto count = static_cast<std::size_t>(random_.between(1, std::ssize(forks)));
+  const std::int64_t each = random_.chance(60) ? 1 : random_.between(2, 12);
+  if (computed + each + 20 > options_.max_request_tokens) return;
+  Tokens tokens;
+  for (std::int64_t i = static_cast<std::int64_t>(count) * each; i > 0; --i) tokens.push_back(random_.between32(0, 2));
+  bool can_fork = computed >= live.prompt && (live.begun || live.reused_tokens < live.prompt);
+  for (const auto* batch : {&pass_, &planned_})
+    if (*batch)
+      for (const RunRow& row : (*batch)->rows) can_fork &= row.request != id || !row.live || !row.room;
+  can_fork &= !live.is_fork || live.begun;
+  if (!can_fork) {
+    REQUIRE_THROWS_AS(static_cast<void>(cache_->fork(id, tokens, std::span(forks).first(count))), InvalidState);
+    return;
+  }
+  const bool has_numbers =
+      cache_->running_requests() + std::ssize(std::span(forks).first(count)) <= options_.max_requests;
+  REQUIRE(cache_->fork(id, tokens, std::span(forks).first(count)) == has_numbers);
+  for (std::size_t i = 0; has_numbers && i < count; ++i) {
+    Live fork{.tokens = Tokens(live.tokens.begin(), live.tokens.begin() + computed),
+              .names = live.names,
+              .reused_tokens = computed,
+              .named = {},
+              .is_fork = true};
+    const auto own = tokens.begin() + static_cast<std::ptrdiff_t>(i) * each;
+    fork.tokens.insert(fork.tokens.end(), own, own + each);
+    fork.read_back = fork.tokens.size();
+    fork.prompt = each == 1 ? computed : std::ssize(fork.tokens);
+    REQUIRE(cache_->computed(forks[i]) == computed);
+    if (random_.chance(30)) REQUIRE(std::ranges::equal(cache_->tokens(forks[i]), fork.tokens));
+    const Tokens before = seen(fork, 0, computed);
+    for (std::size_t g = 0; g < group_count(options_); ++g)
+      REQUIRE(world_.read(cache_->state(forks[i], g), g) == before);
+    tenants_[forks[i]] = tenants_.at(id);
+    running_[forks[i]] = fork;
+  }
 }
 
 /// The version of the weights of a tenant, as a small number.
@@ -524,12 +568,14 @@ void RandomEngine::end(RequestId id) {
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
   if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70)) world_.keep_kv(seen(live, 0, cache_->computed(id)));
+  const std::int32_t running = cache_->running_requests();
   const EndedRequest ended = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint(random_));
   end_copies += std::ssize(ended.copies);
   begin(ended.transfers);
   world_.after_end(ended.copies);
   if (marked_ != nullptr) marked_->after_end(ended.copies);
   running_.erase(id);
+  forked_ended += habits.forks && !options_.tiers.enabled() && cache_->running_requests() == running;
   follow_waits(false);
 }
 
@@ -537,7 +583,8 @@ void RandomEngine::plan() {
   if (planned_ || (pass_ && !options_.overlap)) return;
   std::vector<PassRow> rows;
   for (const auto& [id, live] : running_) {
-    if (crowded_ && random_.chance(70)) continue;
+    if (habits.crowds && random_.chance(70)) continue;
+    if (habits.forks && (random_.chance(30) || cache_->chunk(id, 1) == PromptChunk{})) continue;
     const std::int64_t budget = random_.between(0, 30);
     const PassRow* under_way = nullptr;
     PassRow pending;
@@ -650,7 +697,11 @@ void RandomEngine::commit() {
   if (arena_) arena_->begin(commit.memory);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows)
-    if (row.live && row.room) running_.at(row.request).begun = true;
+    if (row.live && row.room) {
+      Live& live = running_.at(row.request);
+      forks += live.is_fork && !live.begun;
+      live.begun = true;
+    }
   follow_waits(true);
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;

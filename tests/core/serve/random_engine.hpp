@@ -54,14 +54,18 @@ class RandomEngine {
     marked_ = &memory;
     if (arena_) arena_->mark(memory);
   }
-  /// The weights change from now on, of all requests or of some tenants'.
-  void change_weights() noexcept { forgets_ = true; }
-  /// Requests with common prefixes come at once and run seldom, from now on.
-  void crowd() noexcept { crowded_ = true; }
   void step();
   /// Ends everything and forgets it.
   void finish();
 
+  struct Habits {
+    bool changes_weights = false;  ///< of all requests or of some tenants'
+    bool crowds = false;           ///< requests with common prefixes come at once and run seldom
+    bool forks = false;
+  };
+  Habits habits;
+  std::int64_t forks = 0;         ///< that began
+  std::int64_t forked_ended = 0;  ///< requests that ended before their forks had begun
   std::int64_t hits = 0;
   std::int64_t ran_ahead = 0;
   std::int64_t ahead = 0;
@@ -100,6 +104,7 @@ class RandomEngine {
     std::vector<std::int64_t> named;  ///< on the grid of states
     bool begun = false;               ///< a pass was committed, or a prefix inserted
     bool waits = false;               ///< for another request
+    bool is_fork = false;
     std::int64_t waited_commits = 0;
   };
   struct RunRow {
@@ -141,6 +146,7 @@ class RandomEngine {
   void note_wait(const PrefixWait& wait, Live& live);
   void follow_waits(bool committed);
   void insert();
+  void fork();
   void plan();
   void take(const PassPlan& plan);
   void cancel();
@@ -164,14 +170,12 @@ class RandomEngine {
   bool second_ = false;           ///< it ran, too
   PassPlan plan_;
   double now_s_ = 0;
-  bool forgets_ = false;
   /// Versions of weights that there were. Epochs are the same for all engines, what one has forgotten is its own:
   /// epoch, engine, number of its forget(). Their number is the version.
   std::shared_ptr<std::vector<Version>> versions_ = std::make_shared<std::vector<Version>>(1);
   std::array<Version, 3> version_ = {};  ///< by tenant
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
-  bool crowded_ = false;
   MarkedMemory* marked_ = nullptr;
   std::map<RequestId, int> tenants_;  ///< by request; ended requests stay
   std::vector<Transfer> under_way_;
@@ -195,6 +199,8 @@ struct RandomRuns {
   std::int64_t named_hits = 0;
   std::int64_t waits = 0;
   std::int64_t refreshed = 0;
+  std::int64_t forks = 0;
+  std::int64_t forked_ended = 0;
 
   /// Ends what the engine serves, and counts what it did.
   void add(RandomEngine& engine) {
@@ -212,6 +218,8 @@ struct RandomRuns {
     named_hits += engine.named_hits;
     waits += engine.waits;
     refreshed += engine.refreshed;
+    forks += engine.forks;
+    forked_ended += engine.forked_ended;
   }
 };
 

@@ -27,7 +27,7 @@ using stateport::test::slots;
 
 namespace {
 
-constexpr std::int32_t block = 4;  // tokens
+constexpr std::int32_t block_tokens = 4;
 
 /// A prompt as the names of its blocks, and tokens behind the last one.
 struct NamedBlocks {
@@ -37,7 +37,7 @@ struct NamedBlocks {
   [[nodiscard]] std::vector<Token> tokens() const {
     std::vector<Token> tokens;
     for (const std::int32_t name : names)
-      for (std::int32_t i = 0; i < block; ++i) tokens.push_back(block * name + i);
+      for (std::int32_t i = 0; i < block_tokens; ++i) tokens.push_back(block_tokens * name + i);
     tokens.resize(tokens.size() + static_cast<std::size_t>(extra), -1);
     return tokens;
   }
@@ -48,7 +48,7 @@ RequestCacheOptions options_of(Combination index, CheckpointPlacement placement,
           .layout = SlotLayout{.checkpoints = checkpoints, .placement = placement},
           .max_requests = 1,
           .max_request_tokens = 64,
-          .block_size_tokens = block,
+          .block_size_tokens = block_tokens,
           .kv_tokens = 4096,
           .unchecked_layout = true,
           .hash = BlockHashKind::xxh3_128};
@@ -94,7 +94,7 @@ class ModelBudget {
     const std::int64_t full = std::ssize(names);
     std::int64_t matched = 0;
     while (matched < full && kv_.contains(prefix(matched + 1))) ++matched;
-    const std::int64_t usable = (full * block + prompt.extra - 1) / block;
+    const std::int64_t usable = (full * block_tokens + prompt.extra - 1) / block_tokens;
     std::int64_t hit = std::min(matched, usable);
     while (hit > 0 && !states_.contains(prefix(hit))) --hit;
     const std::int64_t last = usable == 0 ? full : usable;
@@ -103,10 +103,10 @@ class ModelBudget {
       if (depth > hit && !states_.contains(prefix(depth))) states_[prefix(depth)] = ++uses_;
     if (hit > 0) states_[prefix(hit)] = ++uses_;
     while (memory_.of(kv_tokens(), states()) > bytes_) evict();
-    return {matched * block, hit * block};
+    return {matched * block_tokens, hit * block_tokens};
   }
 
-  [[nodiscard]] std::int64_t kv_tokens() const { return std::ssize(kv_) * block; }
+  [[nodiscard]] std::int64_t kv_tokens() const { return std::ssize(kv_) * block_tokens; }
   [[nodiscard]] std::int64_t states() const { return std::ssize(states_); }
   [[nodiscard]] std::int64_t evictions() const { return evictions_; }
 
@@ -146,7 +146,7 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
       NamedBlocks prompt;
       prompt.names.resize(static_cast<std::size_t>(random.between(0, 9)));
       for (std::int32_t& name : prompt.names) name = random.between32(1, 2);
-      prompt.extra = prompt.names.empty() ? 1 : random.between32(0, block - 1);
+      prompt.extra = prompt.names.empty() ? 1 : random.between32(0, block_tokens - 1);
       const ModelBudget::Found expected = model.serve(prompt);
       const StartedRequest found = serve(*cache, prompt);
       REQUIRE(found.reused_tokens == expected.reused);
@@ -162,12 +162,12 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
 TEST_CASE("under a budget the KV that no state needs is evicted before a state") {
   RequestCacheOptions options = options_of(Combination::hash_slots, CheckpointPlacement::last, 10);
   options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
-  slots(options).budget_bytes = options.memory.of(2 * block, 1);
+  slots(options).budget_bytes = options.memory.of(2 * block_tokens, 1);
   const auto cache = make_request_cache(options);
-  serve(*cache, {.names = {1, 2}}, 2 * block);  // and two blocks of answer without a state
-  CHECK(cache->usage().kv_tokens == 2 * block);
+  serve(*cache, {.names = {1, 2}}, 2 * block_tokens);  // and two blocks of answer without a state
+  CHECK(cache->usage().kv_tokens == 2 * block_tokens);
   CHECK(cache->usage().states == 1);
-  CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);
+  CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block_tokens);
 }
 
 namespace {
@@ -187,7 +187,7 @@ void pass(RequestCache& cache, RequestId request, std::int32_t tokens) {
 TEST_CASE("of two requests that compute the same at a time one copy is kept, and is found") {
   const std::vector<Token> prompt = NamedBlocks{.names = {1, 2, 3, 4, 5, 6, 7, 8}}.tokens();
   for (const Combination index : slot_combinations)
-    for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1} << 40, std::int64_t{8 * block + 4096}})
+    for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1} << 40, std::int64_t{8 * block_tokens + 4096}})
       for (const std::int32_t chunk : {33, 16})
         for (const bool in_turn : {false, true}) {
           CAPTURE(static_cast<int>(index));
@@ -208,9 +208,9 @@ TEST_CASE("of two requests that compute the same at a time one copy is kept, and
           // Under pressure the copy that is found may go while the other one is still held.
           if (budget > 0 && budget < 5000) serve(*cache, {.names = {1, 2, 3, 4, 5, 6, 7, 8}});
           for (int again = 0; again < 3; ++again)
-            REQUIRE(serve(*cache, {.names = {1, 2, 3, 4, 5, 6, 7, 8}}).reused_tokens == 8 * block);
+            REQUIRE(serve(*cache, {.names = {1, 2, 3, 4, 5, 6, 7, 8}}).reused_tokens == 8 * block_tokens);
           if (budget == 0) continue;
-          CHECK(cache->usage().kv_tokens == 8 * block);
+          CHECK(cache->usage().kv_tokens == 8 * block_tokens);
           CHECK(cache->usage().states == 1);
         }
 }
@@ -227,9 +227,9 @@ TEST_CASE("a state that went while its prompt waited is made again") {
     const std::vector<Token> prompt = whole.tokens();
     const RequestId waiting = cache->start({.tokens = prompt})->request;
     for (std::int32_t other = 5; other < 9; ++other) serve(*cache, {.names = {other}, .extra = 0});
-    pass(*cache, waiting, 4 * block);
+    pass(*cache, waiting, 4 * block_tokens);
     cache->abort(waiting);
-    CHECK(serve(*cache, {.names = {1, 2, 3, 4}}).reused_tokens == 4 * block);
+    CHECK(serve(*cache, {.names = {1, 2, 3, 4}}).reused_tokens == 4 * block_tokens);
   }
 }
 
@@ -238,16 +238,16 @@ TEST_CASE("an order spares the request that ended last in a tree, whatever the b
     CAPTURE(name(order));
     RequestCacheOptions options = options_of(Combination::tree_slots, CheckpointPlacement::last, 10);
     options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
-    slots(options).budget_bytes = options.memory.of(4 * block, 1);
+    slots(options).budget_bytes = options.memory.of(4 * block_tokens, 1);
     options.eviction = order;
     const auto cache = make_request_cache(options);
     serve(*cache, {.names = {1, 2}});
-    serve(*cache, {.names = {3, 4}, .extra = 3}, block + 1);  // and ends with a whole page
+    serve(*cache, {.names = {3, 4}, .extra = 3}, block_tokens + 1);  // and ends with a whole page
     CHECK(cache->usage().states == 1);
     std::vector<Token> next = NamedBlocks{.names = {3, 4}, .extra = 3}.tokens();
-    next.resize(4 * block, -2);
+    next.resize(4 * block_tokens, -2);
     next.push_back(7);
-    CHECK(cache->start({.tokens = next})->reused_tokens == 4 * block);
+    CHECK(cache->start({.tokens = next})->reused_tokens == 4 * block_tokens);
   }
 }
 
@@ -257,10 +257,10 @@ TEST_CASE("a state that is only passed over gets no newer, so it is evicted firs
     // A tree runs its requests in a slot of the same pool.
     const auto cache =
         make_request_cache(options_of(index, CheckpointPlacement::last, index == Combination::tree_slots ? 2 : 3));
-    serve(*cache, {.names = {1}});                                       // states: 1
-    serve(*cache, {.names = {5}});                                       // 1, 5
-    serve(*cache, {.names = {1, 2}});                                    // 1, 5, 12; continues from the one after 1
-    CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);  // passes over it
+    serve(*cache, {.names = {1}});     // states: 1
+    serve(*cache, {.names = {5}});     // 1, 5
+    serve(*cache, {.names = {1, 2}});  // 1, 5, 12; continues from the one after 1
+    CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block_tokens);  // passes over it
     serve(*cache, {.names = {5}});
     serve(*cache, {.names = {6}});
     CHECK(serve(*cache, {.names = {1, 9}}).lost == LostHit::evicted);
@@ -296,7 +296,7 @@ TEST_CASE("if slots are short the deepest states of a prompt get them") {
       std::set<std::int64_t> stored;
       for (const CacheEvent& event : std::span(events).first(count))
         if (event.content == CacheEvent::Content::state) stored.insert(event.tokens);
-      CHECK(stored == std::set<std::int64_t>{4 * block, 5 * block});
+      CHECK(stored == std::set<std::int64_t>{4 * block_tokens, 5 * block_tokens});
     }
   }
 }

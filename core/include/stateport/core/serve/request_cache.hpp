@@ -152,6 +152,26 @@ class RequestCache {
   /// outstanding. O(tokens); hashes no block.
   [[nodiscard]] virtual std::optional<StartedRequest> refresh(RequestId request) = 0;
 
+  /// Starts forks of a request: requests that go on behind its computed tokens, for n samples, beams, or other
+  /// continuations. Fork i has these computed tokens, then tokens[i * k, (i + 1) * k), with k = tokens.size() /
+  /// forks.size(). One token counts as sampled: the fork decodes. More are a prompt. The forks have the namespace and
+  /// the hint of the request, and share its KV and its state. Nothing is copied before their first plan:
+  ///
+  ///     in slots:    the first pass of a fork reads the state of the request (RowState::read_column is 1) and writes
+  ///                  its own. An engine whose kernels work in place copies conv_source() to target() first.
+  ///     in columns:  GroupPlan::copies has a copy of the state.
+  ///     both:        PassPlan::kv_copies has a copy of the last block of KV, if that is not full.
+  ///
+  /// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk() answers 0. It may
+  /// end: it then keeps its memory and its number until they have, and leaves no state at its end. So beams fork what
+  /// goes on, and end what was forked. A fork can be forked once it has begun.
+  ///
+  /// False: fewer request numbers than forks are free, and nothing changed. Throws InvalidArgument for a request that
+  /// does not run, no forks, a number of tokens that is no multiple of theirs, and a fork longer than
+  /// max_request_tokens; InvalidState for a request that has not computed its prompt, that is in an outstanding pass,
+  /// and for a fork that has not begun. O(tokens.size()); the first plan of a fork is O(its tokens).
+  [[nodiscard]] virtual bool fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) = 0;
+
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, for a
   /// tier, or for another request (ShareRunning). A pass ends at a breakpoint of the prompt, and where another
   /// request waits for it, if it does not save its state there: an engine asks after the last start(). In columns a

@@ -200,6 +200,9 @@ struct PassPlan {
   std::span<const GroupPlan> groups;  ///< [groups]
   std::int32_t rows_without_room = 0;
   ScrubPlan scrub;
+  /// After the scrub, before the pass: copies of whole KV blocks, in every layer and in any order. src_slot and
+  /// dst_slot are their numbers. A fork that begins inside a block writes to a copy of it.
+  CopyPlan kv_copies;
   MemoryPlan memory;  ///< see CacheArena; only with rows without room
 };
 

@@ -159,6 +159,9 @@ struct PrefixInsert {
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
   bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
   bool spare = false;         ///< a policy that learns is not told: a new state goes before all that it knows
+  /// Empty, or as long as the whole pages of `tokens`: gets the KV indices of the path, whose KV may be other than `kv`
+  /// in [prev_tokens, InsertResult::prefix_tokens). It may be `kv` itself.
+  std::span<KvIndex> kv_out;
   /// For a policy that learns: `past` (PrefixMatch::past), `hint`, and `tokens`; 0 tokens: the request ends here,
   /// unless chunked. The tree finds the rest itself.
   PromptFacts prompt;

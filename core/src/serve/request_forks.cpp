@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/request_forks.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <utility>
+
+namespace stateport::detail {
+
+RequestForks::RequestForks(RequestBook& book, RequestIndex& index) : book_(book), index_(index) {
+  ended_.reserve(book.records.size());
+}
+
+void RequestForks::check(const RequestRecord& point, std::span<const Token> tokens, std::size_t forks) const {
+  require(forks > 0, "forks", forks, "must be at least 1");
+  require(!tokens.empty() && tokens.size() % forks == 0, "tokens", tokens.size(),
+          "must be the same number for each fork, at least 1");
+  const auto each = static_cast<std::int64_t>(tokens.size() / forks);
+  require(each <= book_.options.max_request_tokens - point.computed, "tokens", tokens.size(),
+          "make a fork longer than max_request_tokens");
+  const RequestId id = point.id;
+  require_state(!point.point.valid(), "fork", "request", id.value(), "is a fork that has not begun");
+  require_state(point.computed >= point.prompt_tokens, "fork", "request", id.value(), "has not computed its prompt");
+  for (std::size_t i = 0; i < book_.passes.size(); ++i)
+    require_state(book_.passes.at(i).row_of[id.index()] < 0, "fork", "request", id.value(),
+                  "is in an outstanding pass");
+}
+
+/// A single token is taken as sampled, as if the point had sampled it. More are a prompt.
+void RequestForks::start(RequestRecord& fork, const RequestRecord& point, std::span<const Token> tokens) {
+  fork.tokens.skip(static_cast<std::size_t>(point.computed));
+  fork.tokens.append(tokens);
+  fork.computed = point.computed;
+  fork.prompt_tokens = tokens.size() == 1 ? point.computed : std::ssize(fork.tokens.all());
+  fork.begun = false;
+  fork.quiet_until = 0;
+  fork.stale = point.stale;
+  fork.tag = point.tag;
+  fork.name_space = point.name_space;
+  fork.media = point.media;
+  fork.hint = point.hint;
+  fork.kv = {};
+  fork.point = point.id;
+  fork.has_memory = false;
+  book_.set_breakpoints(fork.id, {});
+  const std::int64_t whole_blocks = floor_to(point.computed, std::int64_t{book_.options.block_size_tokens});
+  book_.opened[fork.id.index()] = {.reused_tokens = whole_blocks, .cached_tokens = whole_blocks};
+  RequestRecord& of_point = book_.records[point.id.index()];
+  ++of_point.forks;
+  of_point.quiet_until = 0;
+  ++waiting_;
+}
+
+bool RequestForks::take_memory(RequestId fork) {
+  RequestRecord& record = book_.records[fork.index()];
+  if (record.has_memory) return true;
+  static_cast<void>(tokens(fork));
+  record.has_memory = index_.fork(fork, record.point);
+  return record.has_memory;
+}
+
+void RequestForks::begin(RequestId fork) {
+  RequestRecord& record = book_.records[fork.index()];
+  const RequestId id = std::exchange(record.point, RequestId{});
+  RequestRecord& point = book_.records[id.index()];
+  --waiting_;
+  if (--point.forks == 0 && point.ending) ended_.push_back(id);
+  index_.note_memory(fork);
+}
+
+bool RequestForks::end_later(RequestId request) {
+  RequestRecord& record = book_.records[request.index()];
+  record.ending = record.forks > 0;
+  return record.ending;
+}
+
+std::optional<RequestId> RequestForks::take_ended() {
+  if (ended_.empty()) return std::nullopt;
+  const RequestId id = ended_.back();
+  ended_.pop_back();
+  return id;
+}
+
+/// Those of the point are copied when they are asked for.
+std::span<const Token> RequestForks::tokens(RequestId request) const {
+  const RequestRecord& record = book_.record(request);
+  if (record.point.valid() && !record.has_memory)
+    record.tokens.fill_skipped(book_.record(record.point).tokens.first(record.computed));
+  return record.tokens.all();
+}
+
+void RequestForks::check_invariants() const {
+  constexpr const char* structure = "RequestForks";
+  std::int32_t waiting = 0;
+  for (const RequestRecord& record : book_.records) {
+    std::int32_t forks = 0;
+    for (const RequestRecord& other : book_.records)
+      forks += other.running && other.point.valid() && other.point == record.id;
+    require_invariant(!record.running || forks == record.forks, structure, "a request has another number of forks");
+    require_invariant(record.running || forks == 0, structure, "a fork outlives the request that it goes on from");
+    waiting += forks;
+    if (!record.running || !record.point.valid()) continue;
+    require_invariant(!record.begun && record.computed == book_.record(record.point).computed, structure,
+                      "a fork and the request that it goes on from have computed different tokens");
+  }
+  require_invariant(waiting == waiting_, structure, "the forks that have not begun are counted wrong");
+  require_invariant(ended_.empty(), structure, "a request that no fork needs has not ended");
+}
+
+}  // namespace stateport::detail
