@@ -225,7 +225,7 @@ struct PromptCheckpoints {
 /// Before the first pass of a request, its live slot gets the state of the hit, or begins with the empty one. An insert
 /// brings the state itself, and a fork reads the slot of its point.
 inline void begin_live_slot(const RequestBook& book, Pass& pass, RequestId request) {
-  if (book.record(request).begun || book.record(request).point.valid()) return;
+  if (book.record(request).begun || book.record(request).is_fork) return;
   const SlotId live = book.states.of(request)[0].target();
   const SlotId hit = book.opened_of(request).hit;
   if (hit.valid() && !pass.inserts)

@@ -115,7 +115,7 @@ std::int64_t ColumnRows::missing(RequestId request, std::size_t group, std::int6
 /// An outstanding pass reads the running state of the last commit, or a later one. A pass without drafts writes to the
 /// column of its last token, which may lie before that of the drafts of the pass before it.
 void ColumnRows::release_passed(RequestId request) {
-  if (mode_ != AlignMode::all || book_.record(request).point.valid()) return;  // a fork has none yet
+  if (mode_ != AlignMode::all || book_.record(request).is_fork) return;  // a fork has none yet
   for (std::size_t g = 0; g < groups(); ++g) {
     std::vector<std::int32_t>& ids = rows_[row_at(request, g)].ids;
     const auto next = static_cast<std::int32_t>(book_.record(request).computed / blocks_[g].block_size());
@@ -199,9 +199,8 @@ ColumnRows::Running ColumnRows::running_after(const Pass& pass, std::size_t inde
 
 /// The row is that of a fork that has not begun: its state is a copy of that of its point, in this column.
 bool ColumnRows::copy_point(Pass& pass, const RowPlan& row, std::size_t group, std::int32_t column) {
-  const RequestId point = book_.record(row.request).point;
-  if (!point.valid()) return false;
-  const RowState& from = book_.states.of(point)[group];
+  if (!book_.record(row.request).is_fork) return false;
+  const RowState& from = book_.states.of(book_.point_of(row.request))[group];
   const std::int32_t block = slots_of(row.request, group)[static_cast<std::size_t>(column)];
   if (!pass.inserts)
     pass.copies[group].push_back({from.conv_source().value(), block, from.read_bias, from.recurrent_source().value()});

@@ -460,7 +460,7 @@ void HashSlots::check() const {
     require_invariant(
         book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller,
         "HashSlots", "a live slot has another owner");
-    if (!record(id).running || record(id).point.valid()) continue;
+    if (!record(id).running || record(id).is_fork) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
     require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");
   }

@@ -507,7 +507,7 @@ void RadixKv::check() const {
     if (!record(id).running || !record(id).has_kv()) continue;
     rows += std::ssize(request.row) - request.held_tokens;
     require_invariant(request.held_tokens <= record(id).computed, structure, "a request holds more than it computed");
-    require_invariant(record(id).point.valid() || std::ssize(request.row) >= record(id).computed, structure,
+    require_invariant(record(id).is_fork || std::ssize(request.row) >= record(id).computed, structure,
                       "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
   }

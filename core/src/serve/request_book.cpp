@@ -31,6 +31,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       passes(options),
       records(make_records(options)),
       opened(records.size()),
+      fork_links(records.size()),
       asked(records.size()),
       named(records.size()),
       states(records.size(), groups),

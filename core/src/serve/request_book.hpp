@@ -35,6 +35,11 @@ struct RequestBook {
   /// Positions of other requests that wait for one (PrefixWaits), at most.
   static constexpr std::size_t awaited_max = 8;
 
+  struct ForkLink {
+    RequestId point;         ///< of a fork that has not begun: the request whose computed tokens it goes on from
+    std::int32_t forks = 0;  ///< forks of the request that have not begun
+  };
+
   /// Positions on the grid of states, ascending; some may be 0 or equal.
   struct NamedPositions {
     std::array<std::int64_t, breakpoints_max + awaited_max> at = {};
@@ -47,6 +52,8 @@ struct RequestBook {
   RequestBook& operator=(const RequestBook&) = delete;
 
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
+  /// Of a fork that has not begun.
+  [[nodiscard]] RequestId point_of(RequestId fork) const noexcept { return fork_links[fork.index()].point; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
 
   /// Where the request leaves a checkpoint, whatever the placement.
@@ -89,6 +96,7 @@ struct RequestBook {
   PassQueue passes;
   std::vector<RequestRecord> records;  ///< by request
   std::vector<OpenedPrompt> opened;    ///< by request
+  std::vector<ForkLink> fork_links;    ///< by request
   std::vector<NamedPositions> asked;   ///< by request: Prompt::breakpoints
   std::vector<NamedPositions> named;   ///< by request: these, and those for which other requests wait
   /// After the computed tokens. The index says in open() where a state begins, RequestIndex::note_memory() fills in the

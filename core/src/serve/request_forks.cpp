@@ -4,8 +4,6 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
-#include <utility>
-
 namespace stateport::detail {
 
 RequestForks::RequestForks(RequestBook& book, RequestIndex& index) : book_(book), index_(index) {
@@ -20,7 +18,7 @@ void RequestForks::check(const RequestRecord& point, std::span<const Token> toke
   require(each <= book_.options.max_request_tokens - point.computed, "tokens", tokens.size(),
           "make a fork longer than max_request_tokens");
   const RequestId id = point.id;
-  require_state(!point.point.valid(), "fork", "request", id.value(), "is a fork that has not begun");
+  require_state(!point.is_fork, "fork", "request", id.value(), "is a fork that has not begun");
   require_state(point.computed >= point.prompt_tokens, "fork", "request", id.value(), "has not computed its prompt");
   for (std::size_t i = 0; i < book_.passes.size(); ++i)
     require_state(book_.passes.at(i).row_of[id.index()] < 0, "fork", "request", id.value(),
@@ -41,14 +39,14 @@ void RequestForks::start(RequestRecord& fork, const RequestRecord& point, std::s
   fork.media = point.media;
   fork.hint = point.hint;
   fork.kv = {};
-  fork.point = point.id;
+  fork.is_fork = true;
   fork.has_memory = false;
   book_.set_breakpoints(fork.id, {});
   const std::int64_t whole_blocks = floor_to(point.computed, std::int64_t{book_.options.block_size_tokens});
   book_.opened[fork.id.index()] = {.reused_tokens = whole_blocks, .cached_tokens = whole_blocks};
-  RequestRecord& of_point = book_.records[point.id.index()];
-  ++of_point.forks;
-  of_point.quiet_until = 0;
+  book_.fork_links[fork.id.index()].point = point.id;
+  ++book_.fork_links[point.id.index()].forks;
+  book_.records[point.id.index()].quiet_until = 0;
   ++waiting_;
 }
 
@@ -56,22 +54,21 @@ bool RequestForks::take_memory(RequestId fork) {
   RequestRecord& record = book_.records[fork.index()];
   if (record.has_memory) return true;
   static_cast<void>(tokens(fork));
-  record.has_memory = index_.fork(fork, record.point);
+  record.has_memory = index_.fork(fork, book_.point_of(fork));
   return record.has_memory;
 }
 
 void RequestForks::begin(RequestId fork) {
-  RequestRecord& record = book_.records[fork.index()];
-  const RequestId id = std::exchange(record.point, RequestId{});
-  RequestRecord& point = book_.records[id.index()];
+  book_.records[fork.index()].is_fork = false;
+  const RequestId point = book_.point_of(fork);
   --waiting_;
-  if (--point.forks == 0 && point.ending) ended_.push_back(id);
+  if (--book_.fork_links[point.index()].forks == 0 && book_.record(point).ending) ended_.push_back(point);
   index_.note_memory(fork);
 }
 
 bool RequestForks::end_later(RequestId request) {
   RequestRecord& record = book_.records[request.index()];
-  record.ending = record.forks > 0;
+  record.ending = waits(request);
   return record.ending;
 }
 
@@ -85,25 +82,26 @@ std::optional<RequestId> RequestForks::take_ended() {
 /// Those of the point are copied when they are asked for.
 std::span<const Token> RequestForks::tokens(RequestId request) const {
   const RequestRecord& record = book_.record(request);
-  if (record.point.valid() && !record.has_memory)
-    record.tokens.fill_skipped(book_.record(record.point).tokens.first(record.computed));
+  if (!record.has_kv()) record.tokens.fill_skipped(book_.record(book_.point_of(request)).tokens.first(record.computed));
   return record.tokens.all();
 }
 
 void RequestForks::check_invariants() const {
   constexpr const char* structure = "RequestForks";
   std::int32_t waiting = 0;
+  std::vector<std::int32_t> forks(book_.records.size());
   for (const RequestRecord& record : book_.records) {
-    std::int32_t forks = 0;
-    for (const RequestRecord& other : book_.records)
-      forks += other.running && other.point.valid() && other.point == record.id;
-    require_invariant(!record.running || forks == record.forks, structure, "a request has another number of forks");
-    require_invariant(record.running || forks == 0, structure, "a fork outlives the request that it goes on from");
-    waiting += forks;
-    if (!record.running || !record.point.valid()) continue;
-    require_invariant(!record.begun && record.computed == book_.record(record.point).computed, structure,
+    if (!record.running || !record.is_fork) continue;
+    const RequestRecord& point = book_.record(book_.point_of(record.id));
+    ++forks[point.id.index()];
+    ++waiting;
+    require_invariant(point.running && point.id == book_.point_of(record.id), structure,
+                      "a fork outlives the request that it goes on from");
+    require_invariant(!record.begun && record.computed == point.computed, structure,
                       "a fork and the request that it goes on from have computed different tokens");
   }
+  for (std::size_t i = 0; i < forks.size(); ++i)
+    require_invariant(forks[i] == book_.fork_links[i].forks, structure, "a request has another number of forks");
   require_invariant(waiting == waiting_, structure, "the forks that have not begun are counted wrong");
   require_invariant(ended_.empty(), structure, "a request that no fork needs has not ended");
 }

@@ -38,7 +38,7 @@ class RequestForks {
   /// Some fork has not begun.
   [[nodiscard]] bool any() const noexcept { return waiting_ > 0; }
   /// Forks of the request have not begun.
-  [[nodiscard]] bool waits(RequestId request) const noexcept { return book_.record(request).forks > 0; }
+  [[nodiscard]] bool waits(RequestId request) const noexcept { return book_.fork_links[request.index()].forks > 0; }
   /// True: forks of the request have not begun. It ends when they have.
   [[nodiscard]] bool end_later(RequestId request);
   /// A request that ended, and whose forks have begun by now. None: there is none.

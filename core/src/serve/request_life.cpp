@@ -47,7 +47,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
       check_(book_.options, book_.records, book_.passes),
       group_commits_(book_.groups),
       marks_(options.scrub ? std::make_optional<TenantMarks>(book_.options, book_.states) : std::nullopt),
-      planner_(book_, *index_, forks_, marks_ ? &*marks_ : nullptr) {
+      busy_rows_(book_, *index_, forks_, marks_ ? &*marks_ : nullptr) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
   free_requests_.reserve(book_.records.size());
@@ -96,7 +96,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
 std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
   const RequestRecord& record = checked(request);
   require_state(!record.begun, "refresh", "request", request.value(), "has committed a pass");
-  require_state(!record.point.valid(), "refresh", "request", request.value(), fork_text);
+  require_state(!record.is_fork, "refresh", "request", request.value(), fork_text);
   for (std::size_t i = 0; i < book_.passes.size(); ++i)
     require_state(book_.passes.at(i).row_of[request.index()] < 0, "refresh", "request", request.value(),
                   "is in an outstanding pass");
@@ -138,7 +138,7 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
   for (std::size_t i = 0; (lookups_.can_wait() || forks_.any()) && i < rows.size(); ++i)
     require(!waits(rows[i].request), "rows.request", rows[i].request, waits_text);
-  if (book_.passes.size() == limit) planner_.drop_newest();
+  if (book_.passes.size() == limit) busy_rows_.drop_newest();
   if (arena_) arena_->begin_call();
   PassPlan plan = plan_rows(rows, false).view();
   plan.transfers = take_transfers();
@@ -147,7 +147,32 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
 }
 
 Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
-  Pass& pass = planner_.plan(rows, inserts);
+  const std::size_t ahead = book_.passes.size();
+  Pass& pass = book_.passes.next(rows.size());
+  pass.id = ++last_pass_;
+  pass.inserts = inserts;
+  pass.ready = ahead == 0 || book_.passes.at(0).quiet;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const PassRow& row = rows[i];
+    const RequestRecord& record = book_.records[row.request.index()];
+    const PassQueue::Bounds start = book_.passes.bounds(row.request, record.computed, ahead);
+    const std::int64_t upto = start.high + row.tokens;
+    const RowPart part = upto < record.quiet_until ? RowPart::quiet : busy_rows_.reserve(pass, row.request, upto);
+    pass.parts[i] = part;
+    RowPlan& plan = pass.rows[i];
+    plan.request = row.request;
+    plan.tokens = row.tokens;
+    plan.drafts = row.drafts;
+    plan.start = 0;
+    plan.room = part != RowPart::none;
+    plan.kv = plan.room ? record.kv : KvRow{};
+    plan.states = {};
+    if (!plan.room) continue;
+    pass.row_of[row.request.index()] = static_cast<std::int32_t>(i);
+    if (pass.ready) pass.place(i, start.low, book_.states.of(row.request), book_.in_columns);
+  }
+  book_.passes.push();
+  if (pass.ready) busy_rows_.place(pass);
   if (arena_ && pass.without_room > 0) move_memory(MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
@@ -180,7 +205,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   if (arena_) arena_->begin_call();
   Pass& pass = plan_rows({&row, 1}, true);
   if (pass.without_room > 0) {
-    planner_.drop_newest();
+    busy_rows_.drop_newest();
     if (tiers_) tiers_->end_call();
     return std::nullopt;
   }
@@ -197,7 +222,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
 void RequestLife::cancel(PassId pass) {
   require_state(book_.passes.size() > 0 && book_.passes.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
-  planner_.drop_newest();
+  busy_rows_.drop_newest();
   if (tiers_) tiers_->end_call();
 }
 
@@ -205,11 +230,11 @@ void RequestLife::cancel(PassId pass) {
 void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
   const bool begins = !std::exchange(record.begun, true);
-  if (begins && !record.point.valid()) [[unlikely]]
+  if (begins && !record.is_fork) [[unlikely]]
     lookups_.count(record.id);
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
-  if (begins && record.point.valid()) [[unlikely]]
+  if (begins && record.is_fork) [[unlikely]]
     forks_.begin(record.id);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
   const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
@@ -290,7 +315,7 @@ PassCommit RequestLife::take_commit() {
                     .next = std::nullopt};
   if (book_.passes.size() > 0 && !book_.passes.at(0).ready) {
     Pass& next = book_.passes.at(0);  // it waited for this commit
-    planner_.place(next);
+    busy_rows_.place_late(next);
     result.next = next.view();
   }
   return result;
@@ -320,7 +345,7 @@ void RequestLife::end_points() {
 
 void RequestLife::end_now(RequestId request, RequestEnd how, const ReuseHint& hint) {
   if (tiers_) tiers_->stop_asking(request);
-  const bool is_waiting_fork = book_.record(request).point.valid();
+  const bool is_waiting_fork = book_.record(request).is_fork;
   if (!book_.record(request).begun && !is_waiting_fork) lookups_.count(request);
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
   if (book_.record(request).stale || is_waiting_fork) how = RequestEnd::aborted;
@@ -346,7 +371,7 @@ HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
   require(group < book_.groups, "group", group, "is out of range");
   require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
   require_state(!waits(request), "places", "request", request.value(), waits_text);
-  require_state(!record.point.valid(), "places", "request", request.value(), fork_text);
+  require_state(!record.is_fork, "places", "request", request.value(), fork_text);
   if (record.computed == 0) return {};
   return {.tokens = record.computed,
           .kv = index_->kv_of(request),
@@ -356,13 +381,13 @@ HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
 /// A fork that has not begun has that of its point.
 KvRow RequestLife::kv(RequestId request) const {
   const RequestRecord& record = checked(request);
-  return index_->kv_of(record.point.valid() ? record.point : request);
+  return index_->kv_of(record.is_fork ? book_.point_of(request) : request);
 }
 
 RowState RequestLife::state(RequestId request, std::size_t group) const {
   const RequestRecord& record = checked(request);
   require(group < book_.groups, "group", group, "is out of range");
-  return book_.states.of(record.point.valid() ? record.point : request)[group];
+  return book_.states.of(record.is_fork ? book_.point_of(request) : request)[group];
 }
 
 void RequestLife::reset() {
@@ -370,7 +395,7 @@ void RequestLife::reset() {
     epochs_->forget_all();
     return;
   }
-  while (book_.passes.size() > 0) planner_.drop_newest();
+  while (book_.passes.size() > 0) busy_rows_.drop_newest();
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
   if (tiers_) tiers_->index().reset();

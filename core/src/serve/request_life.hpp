@@ -4,8 +4,8 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/batch_check.hpp"
+#include "serve/busy_rows.hpp"
 #include "serve/memory_arena.hpp"
-#include "serve/pass_planner.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_epochs.hpp"
@@ -87,7 +87,8 @@ class RequestLife final : public RequestCache {
   std::vector<GroupCommit> group_commits_;
   std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
   std::optional<TenantMarks> marks_;       ///< with options.scrub
-  PassPlanner planner_;
+  BusyRows busy_rows_;
+  PassId last_pass_ = 0;
   std::optional<RequestTiers> tiers_;
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;

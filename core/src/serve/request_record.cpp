@@ -45,7 +45,7 @@ void RequestRecord::fill(const Prompt& prompt, const Namespace& epoch_name, std:
   quiet_until = 0;
   ending = false;
   stale = false;
-  point = {};
+  is_fork = false;
   tag = NamespaceTag::of(prompt.name_space);
   name_space = epoch_name;
   const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;

@@ -46,9 +46,8 @@ struct alignas(64) RequestRecord {
   bool begun = false;           ///< a pass was committed: the state is where StateTable says, no longer in its hit
   bool ending = false;          ///< it has ended, and is kept until its load ends, or until its forks have begun
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
+  bool is_fork = false;         ///< it is a fork that has not begun
   bool has_memory = false;      ///< of a fork: it has taken memory of its own
-  RequestId point;              ///< of a fork that has not begun: the request whose computed tokens it goes on from
-  std::int32_t forks = 0;       ///< forks of this request that have not begun
   NamespaceTag tag{};           ///< of the prompt's namespace
   Namespace name_space;         ///< of the epoch in which it started
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
@@ -64,7 +63,7 @@ struct alignas(64) RequestRecord {
     computed += row.tokens - row.drafts + accepted_bias(static_cast<std::int32_t>(sampled.size()));
   }
   /// False: a fork that shares the KV of its point by its point alone.
-  [[nodiscard]] bool has_kv() const noexcept { return !point.valid() || has_memory; }
+  [[nodiscard]] bool has_kv() const noexcept { return !is_fork || has_memory; }
   [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space, .media = media}; }
 };
 

@@ -33,8 +33,12 @@ class TokenList {
   void append(std::span<const Token> tokens) noexcept {
     STATEPORT_ASSERT(tokens.size() <= capacity_ - size_);
     Token* end = memory_.get() + size_;
-    for (const Token token : tokens) *end++ = token;
     size_ += tokens.size();
+    if (tokens.size() == 1) [[likely]] {  // a step without drafts
+      *end = tokens[0];
+      return;
+    }
+    for (const Token token : tokens) *end++ = token;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serve/pass_planner.hpp"
+#include "serve/busy_rows.hpp"
 
 #include <algorithm>
 
@@ -11,38 +11,19 @@ void copy_last_block(const RequestBook& book, const RequestIndex& index, Pass& p
   const std::int64_t size = book.options.block_size_tokens;
   if (row.start % size == 0) return;
   const std::int64_t first = row.start - row.start % size;
-  const KvIndex from = index.kv_of(book.record(row.request).point).at(first);
+  const KvIndex from = index.kv_of(book.point_of(row.request)).at(first);
   pass.kv_copies.push_back(
       SlotCopy::whole(static_cast<std::int32_t>(from / size), static_cast<std::int32_t>(row.kv.at(first) / size)));
 }
 
 }  // namespace
 
-PassPlanner::PassPlanner(RequestBook& book, RequestIndex& index, RequestForks& forks, TenantMarks* marks)
+BusyRows::BusyRows(RequestBook& book, RequestIndex& index, RequestForks& forks, TenantMarks* marks)
     : book_(book), index_(index), forks_(forks), marks_(marks) {}
 
-inline void PassPlanner::add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead) {
-  const RequestRecord& record = book_.records[row.request.index()];
-  const PassQueue::Bounds start = book_.passes.bounds(row.request, record.computed, ahead);
-  const std::int64_t upto = start.high + row.tokens;
-  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve(pass, row.request, upto);
-  pass.parts[index] = part;
-  RowPlan& plan = pass.rows[index];
-  plan.request = row.request;
-  plan.tokens = row.tokens;
-  plan.drafts = row.drafts;
-  plan.start = 0;
-  plan.room = part != RowPart::none;
-  plan.kv = plan.room ? record.kv : KvRow{};
-  plan.states = {};
-  if (!plan.room) return;
-  pass.row_of[row.request.index()] = static_cast<std::int32_t>(index);
-  if (pass.ready) pass.place(index, start.low, book_.states.of(row.request), book_.in_columns);
-}
-
-RowPart PassPlanner::reserve(Pass& pass, RequestId request, std::int64_t upto) {
+RowPart BusyRows::reserve(Pass& pass, RequestId request, std::int64_t upto) {
   book_.ask(request);
-  const bool is_fork = book_.record(request).point.valid();
+  const bool is_fork = book_.record(request).is_fork;
   const bool room = (!is_fork || forks_.take_memory(request)) && index_.reserve(request, upto);
   index_.note_memory(request);
   ++(room ? pass.busy_rows : pass.without_room);
@@ -50,28 +31,16 @@ RowPart PassPlanner::reserve(Pass& pass, RequestId request, std::int64_t upto) {
   return room ? RowPart::busy : RowPart::none;
 }
 
-Pass& PassPlanner::plan(std::span<const PassRow> rows, bool inserts) {
-  const std::size_t ahead = book_.passes.size();
-  Pass& pass = book_.passes.next(rows.size());
-  pass.id = ++last_pass_;
-  pass.inserts = inserts;
-  pass.ready = ahead == 0 || book_.passes.at(0).quiet;
-  for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
-  book_.passes.push();
-  if (pass.ready) place_busy_rows(pass);
-  return pass;
-}
-
-void PassPlanner::place(Pass& pass) {
+void BusyRows::place_late(Pass& pass) {
   pass.ready = true;
   for (std::size_t i = 0; i < pass.rows.size(); ++i)
     if (const RequestId id = pass.rows[i].request; pass.runs(i))
       pass.place(i, book_.record(id).computed, book_.states.of(id), book_.in_columns);
-  place_busy_rows(pass);
+  place(pass);
 }
 
 /// The index has its part in placing a row: it may change the state that the row finds, in a copy.
-void PassPlanner::place_busy_rows(Pass& pass) {
+void BusyRows::place(Pass& pass) {
   if (marks_ != nullptr) marks_->place_drafts(pass);
   if (pass.busy_rows == 0) return;
   pass.save_ranges.assign(pass.rows.size() * book_.groups, SaveRange{});
@@ -84,7 +53,7 @@ void PassPlanner::place_busy_rows(Pass& pass) {
     book_.ask(pass.rows[i].request);
     index_.place(pass, i);
     if (marks_ != nullptr) marks_->place(pass, i);
-    if (!forks_.any() || !book_.record(pass.rows[i].request).point.valid()) continue;
+    if (!forks_.any() || !book_.record(pass.rows[i].request).is_fork) continue;
     copy_last_block(book_, index_, pass, pass.rows[i]);
     pass.quiet = false;  // from the next pass on the fork reads its own state
   }
@@ -92,7 +61,7 @@ void PassPlanner::place_busy_rows(Pass& pass) {
   pass.quiet &= pass.saves.empty();
 }
 
-void PassPlanner::drop_newest() {
+void BusyRows::drop_newest() {
   Pass& pass = book_.passes.newest();
   if (marks_ != nullptr) marks_->forget(pass);
   index_.unplace(pass);
