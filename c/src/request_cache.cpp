@@ -165,7 +165,8 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
                                     .states = usage.states,
                                     .breakpoints_kept = stats.breakpoints_kept,
                                     .breakpoints_refused = stats.breakpoints_refused,
-                                    .awaited_tokens = stats.awaited_tokens};
+                                    .awaited_tokens = stats.awaited_tokens,
+                                    .forks = stats.forks};
   for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
     reported.lost_requests[reason + 1] = stats.lost[reason].requests;
     reported.lost_tokens[reason + 1] = stats.lost[reason].tokens;
@@ -244,6 +245,7 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : memory_(opt
   start_.reserve(rows);
   kv_.reserve(rows);
   kv_count_.reserve(rows);
+  fork_copies_.reserve(rows);
   for (std::size_t group = 0; group < groups_.size(); ++group)
     groups_[group].reserve(rows, rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0),
                            saves_max(options));
@@ -272,6 +274,7 @@ void PassPlanArrays::set(const PassPlan& plan, const stateport_transfer* transfe
   scrub_scratch_.clear();
   for (const SlotId slot : plan.scrub.scratch) scrub_scratch_.push_back(slot.value());
   scrub_draft_rows_.assign(plan.scrub.draft_rows.begin(), plan.scrub.draft_rows.end());
+  to_c(plan.fork_copies, fork_copies_);
   memory_.set(plan.memory);
 }
 
@@ -302,6 +305,8 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   reported.scrub_scratch_count = scrub_scratch_.size();
   reported.scrub_draft_rows = scrub_draft_rows_.data();
   reported.scrub_draft_rows_count = scrub_draft_rows_.size();
+  reported.fork_copies = fork_copies_.data();
+  reported.fork_copy_count = fork_copies_.size();
   memory_.point(reported);
   return reported;
 }

@@ -70,6 +70,7 @@ class PassPlanArrays {
   std::vector<std::int32_t> scrub_kv_;
   std::vector<std::int32_t> scrub_scratch_;
   std::vector<std::int32_t> scrub_draft_rows_;
+  std::vector<stateport_slot_copy> fork_copies_;
   MemoryPlanArrays memory_;
   std::vector<GroupPlanArrays> groups_;
 };

@@ -236,6 +236,20 @@ stateport_status stateport_request_cache_refresh(stateport_request_cache* cache,
   });
 }
 
+stateport_status stateport_request_cache_fork(stateport_request_cache* cache, int64_t request, const int32_t* tokens,
+                                              size_t count, int64_t* forks, size_t fork_count) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto given = array(tokens, count, "tokens");
+    const auto room = array(forks, fork_count, "forks");
+    std::vector<RequestId> started(fork_count);
+    if (!held->cache->fork(RequestId{request}, given, started))
+      throw NoCapacity("requests", static_cast<std::int64_t>(fork_count),
+                       held->cache->options().max_requests - held->cache->running_requests());
+    std::ranges::transform(started, room.begin(), &RequestId::value);
+  });
+}
+
 stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
                                                const int64_t* budgets, size_t count, int64_t* tokens,
                                                int64_t* least_budgets) {

@@ -261,7 +261,8 @@ class CacheStats:
     of states since their last use; 0: none was counted. kv_tokens: of whole blocks, cached or of running requests.
     states: checkpoints; in columns: blocks of states, with those of running requests. breakpoints_kept,
     breakpoints_refused: named positions that a pass left a checkpoint at, and ran over without one. awaited_tokens: of
-    hit_tokens: reused because a request waited (ShareRunning). A request is counted with its first commit or insert, or
+    hit_tokens: reused because a request waited (ShareRunning). forks: that were started, and are not among the
+    requests. A request is counted with its first commit or insert, or
     with its end if it has none."""
 
     requests: int
@@ -283,6 +284,7 @@ class CacheStats:
     breakpoints_kept: int
     breakpoints_refused: int
     awaited_tokens: int
+    forks: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,7 +124,7 @@ class GroupPlan:
         return array
 
     def slots(self, row: int) -> Int32s:
-        """The row of the block table (layout in columns), or the live slot alone."""
+        """The row of the block table (layout in columns), or the live slot, and for a fork the one that it reads."""
         count = int(self.slot_count[row])
         with self._turn:
             self._check()
@@ -138,7 +138,8 @@ class PassPlan:
     the commit of that pass tells the rest. rows_without_room: how many rows do not run; preempt a request for them.
     kv_tokens_per_id: block ids: the block size; with a tree one KV index a token. transfers: TRANSFER [n], which come
     before all else of the plan (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE [n]:
-    memory work behind all else of the plan, only with rows without room (CacheArena)."""
+    memory work behind all else of the plan, only with rows without room (CacheArena). fork_copies: of whole KV blocks,
+    after the scrub and before the pass."""
 
     def __init__(self, owner: object, groups: int, turn: Any) -> None:
         self.owner, self._turn = owner, turn
@@ -226,6 +227,13 @@ class PassPlan:
     def scrub_draft_rows(self) -> Int32s:
         """[n] rows of the pass whose scratch memory for steps is to be set to zero."""
         return self._scrub("draft_rows")
+
+    @functools.cached_property
+    def fork_copies(self) -> Records:
+        """[n] SLOT_COPY of whole KV blocks, src_slot to dst_slot, in every layer and in any order: a fork that begins
+        inside a block writes to a copy of it."""
+        array: Records = _array(self, "fork_copies", self._struct.fork_copy_count, SLOT_COPY)
+        return array
 
     def kv(self, row: int, first: int = 0) -> Int32s:
         """The ids of a row from `first` on: id k holds the tokens [k, k + 1) * kv_tokens_per_id of the request."""

@@ -138,6 +138,29 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
             calls.request_cache_refresh(self.handle, request, ctypes.byref(out), ctypes.byref(found))
             return started(out, answered_transfers(out)) if found.value else None
 
+    def fork(self, request: int, tokens: Any) -> list[int] | None:
+        """Starts forks of a request: requests that go on behind its computed tokens, for n samples, beams, or other
+        continuations. tokens: int32 [forks], or [forks, k]. Fork i has the computed tokens, then tokens[i]. One token
+        counts as sampled: the fork decodes. More are a prompt. Answers the numbers of the forks. They have the
+        namespace and the hint of the request, and share its KV and its state. Nothing is copied before their first
+        plan: in slots the first pass of a fork reads the state of the request (read_slot) and writes its own
+        (write_slot); in columns `copies` have a copy of the state; fork_copies have a copy of the last KV block, if
+        that is not full. Until all its forks have begun (their first commit) or ended, the request itself waits:
+        `chunk` answers 0. It may end: it then keeps its memory and its number until they have, and leaves no state at
+        its end. None: fewer request numbers than forks are free, and nothing changed. Raises InvalidArgument for a
+        request that does not run, and a fork longer than max_request_tokens; InvalidState for a request that has not
+        computed its prompt or is in an outstanding pass, and for a fork that has not begun."""
+        rows = as_array("tokens", tokens)
+        if rows.ndim not in (1, 2):
+            raise InvalidArgument(f"tokens has {rows.ndim} dimensions, and must have 1 or 2: [forks] or [forks, k]")
+        flat, forks = int32s("tokens", rows.reshape(-1)), np.empty(len(rows), np.int64)
+        with self._turn:
+            try:
+                calls.request_cache_fork(self.handle, request, address(flat), len(flat), address(forks), len(forks))
+            except NoCapacity:
+                return None
+        return [int(fork) for fork in forks]
+
     def chunk(self, requests: Any, budgets: Any) -> Int64s:
         """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget
         (least_budgets), for a tier, or for another request. After the prompt: the budget."""

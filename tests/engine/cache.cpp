@@ -27,6 +27,7 @@ CacheCounts& CacheCounts::operator+=(const CacheCounts& other) {
   memory_moves += other.memory_moves;
   kv_copies += other.kv_copies;
   awaited_tokens += other.awaited_tokens;
+  forks += other.forks;
   stale += other.stale;
   planned_ahead += other.planned_ahead;
   ready_ahead += other.ready_ahead;

@@ -37,7 +37,9 @@ struct Sequence {
   bool scheduled = false;       ///< it was ready for a batch once
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
   std::vector<std::int64_t> breakpoints = {};  ///< of the prompt
-  std::vector<Began> began = {};               ///< the last one holds as long as it runs
+  std::int32_t fork_of = -1;  ///< the request whose first `fork_at` tokens it goes on from, if that runs then
+  std::int64_t fork_at = 0;
+  std::vector<Began> began = {};  ///< the last one holds as long as it runs
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -86,6 +88,7 @@ struct CacheCounts {
   std::int64_t ready_ahead = 0;     ///< of these, whose plan was complete at once
   std::int64_t memory_moves = 0;    ///< in an arena: extents that got memory or gave it back
   std::int64_t awaited_tokens = 0;  ///< of hit_tokens: that sequences waited for
+  std::int64_t forks = 0;           ///< sequences that began as forks
   std::int64_t stale = 0;           ///< sequences that ran when their weights became old
   std::int64_t kv_copies = 0;       ///< the same: KV blocks that were copied out of such an extent
   TierCounts tiers;
@@ -164,6 +167,9 @@ class EngineCache {
 
   /// Finds the cached prefix of sequence.tokens and sets `computed`; at least one token is left. False: no room now.
   [[nodiscard]] virtual bool start(Sequence& sequence) = 0;
+  /// Starts a sequence as a fork of the other one, which has computed the first sequence.fork_at tokens, and of which
+  /// no batch is under way. False: no room now.
+  [[nodiscard]] virtual bool fork(Sequence& /*sequence*/, const Sequence& /*other*/) { return false; }
   /// How many of `tokens` tokens of the prompt to run in the next batch; 0: it waits for a larger budget.
   [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
   /// How many of `drafts` drafts to check in a step.

@@ -33,6 +33,12 @@ void KvStore::forget(KvIndex first, std::int32_t count) {
       for (const Part part : {Part::key, Part::value}) write(index, layer, part, never);
 }
 
+void KvStore::copy(KvIndex from, KvIndex to, std::int32_t count) {
+  for (std::size_t layer = 0; layer < layers_; ++layer)
+    for (KvIndex i = 0; i < count; ++i)
+      for (const Part part : {Part::key, Part::value}) write(to + i, layer, part, read(from + i, layer, part));
+}
+
 StateSpec KvStore::spec(std::size_t layers, std::int32_t block_size, ElementType type) {
   std::vector<StateTensorSpec> tensors;
   for (std::size_t layer = 0; layer < layers; ++layer)

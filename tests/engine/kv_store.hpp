@@ -30,6 +30,9 @@ class KvStore {
   /// As if indices [first, first + count) had never been written.
   void forget(KvIndex first, std::int32_t count);
 
+  /// Copies indices [from, from + count) to [to, to + count).
+  void copy(KvIndex from, KvIndex to, std::int32_t count);
+
   /// The tensors of one block: a tensor [block_size, 2, head_dim] for each layer.
   [[nodiscard]] static StateSpec spec(std::size_t layers, std::int32_t block_size, ElementType type);
   /// The KV as a store in which a slot is a block.

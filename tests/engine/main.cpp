@@ -30,6 +30,7 @@ struct Arguments {
   bool named = false;
   bool weights = false;
   bool bursts = false;
+  bool forks = false;
   bool arena = false;
 };
 
@@ -40,7 +41,8 @@ Draw given(const Arguments& arguments) {
             .arena = arguments.arena,
             .named = arguments.named,
             .weights = arguments.weights,
-            .bursts = arguments.bursts};
+            .bursts = arguments.bursts,
+            .forks = arguments.forks};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -97,6 +99,7 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
   if (arguments.tiers) print(counts.tiers);
+  if (arguments.forks) std::printf("%lld forks\n", static_cast<long long>(counts.forks));
   if (arguments.bursts) std::printf("%lld tokens were waited for\n", static_cast<long long>(counts.awaited_tokens));
   if (arguments.arena)
     std::printf("%lld moves of memory, %lld KV blocks copied\n", static_cast<long long>(counts.memory_moves),
@@ -122,6 +125,7 @@ int main(int argc, char** argv) {
   app.add_flag("--weights", arguments.weights, "change weights while requests run, of all or (with --tenants) of one");
   app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
   app.add_flag("--bursts", arguments.bursts, "serve requests that come at once and wait for each other's prefixes");
+  app.add_flag("--forks", arguments.forks, "serve requests that go on from what others have computed");
   app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);

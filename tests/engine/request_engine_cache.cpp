@@ -52,6 +52,25 @@ bool RequestEngineCache::start(Sequence& sequence) {
   return true;
 }
 
+bool RequestEngineCache::fork(Sequence& sequence, const Sequence& other) {
+  const auto own = std::span(sequence.tokens).subspan(static_cast<std::size_t>(sequence.fork_at));
+  if (!cache_->fork(id(other), own, {&ids_[static_cast<std::size_t>(sequence.slot)], 1})) return false;
+  if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
+  sequence.computed = sequence.fork_at;
+  if (own.size() == 1) sequence.prefill = sequence.fork_at;  // it decodes
+  sequence.loading = false;
+  sequence.scheduled = true;
+  return true;
+}
+
+void RequestEngineCache::before_forward() {
+  const std::int32_t size = options_.block_size;
+  for (const std::int32_t block : plan_.scrub.kv_blocks) kv_.forget(block * size, size);
+  for (const SlotCopy& copy : plan_.fork_copies) kv_.copy(copy.src_slot * size, copy.dst_slot * size, size);
+  counts_.copies += stores_.before(plan_);
+  waits_ = false;
+}
+
 void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens) const {
   const auto prefix = std::span(sequence.tokens).first(static_cast<std::size_t>(tokens));
   const auto begins_so = [&](const std::vector<Token>& earlier) {
@@ -179,8 +198,8 @@ void RequestEngineCache::reset() {
 /// Whether that for which a sequence waits has ended, with or without success. A sequence that is scheduled for the
 /// first time is looked up again.
 bool RequestEngineCache::ready(Sequence& sequence) {
-  if (sequence.scheduled) return true;
   const RequestId request = id(sequence);
+  if (sequence.scheduled) return cache_->chunk(request, 1) != PromptChunk{};  // its forks may not have begun
   if (tiers_ && cache_->tiers()->is_loading(request)) return false;
   if (cache_->chunk(request, sequence.prefill) == PromptChunk{}) return false;
   if (options_.refresh) static_cast<void>(cache_->refresh(request));
@@ -209,6 +228,7 @@ CacheCounts RequestEngineCache::counts() const {
   counts.lookup_tokens = cache_->stats().prompt_tokens;
   counts.hit_tokens = cache_->stats().hit_tokens;
   counts.awaited_tokens = cache_->stats().awaited_tokens;
+  counts.forks = cache_->stats().forks;
   counts.evictions = cache_->usage().evicted_states;
   if (arena_) counts.memory_moves = arena_->moves();
   if (arena_) counts.kv_copies = arena_->copies();

@@ -28,14 +28,11 @@ class RequestEngineCache final : public EngineCache {
   RequestEngineCache(std::string_view name, const CacheOptions& options, const std::string& folder = {});
 
   [[nodiscard]] bool start(Sequence& sequence) override;
+  [[nodiscard]] bool fork(Sequence& sequence, const Sequence& other) override;
   [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
   bool plan(std::span<Row> rows) override;
-  void before_forward() override {
-    for (const std::int32_t block : plan_.scrub.kv_blocks) kv_.forget(block * options_.block_size, options_.block_size);
-    counts_.copies += stores_.before(plan_);
-    waits_ = false;
-  }
+  void before_forward() override;
   void read_state(const Row& row, ModelState& state) override { stores_.read(states(row), state); }
   void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
     stores_.wrote(row, states(row), done, state);

@@ -109,6 +109,23 @@ void draw_burst(test::Random& random, const PlannedRequest& before, PlannedReque
   request.prompt.insert(request.prompt.end(), own.begin(), own.begin() + added);
 }
 
+/// The request goes on from a token of the answer of an earlier one, of the same tenant: with one token, or with
+/// several.
+void draw_fork(test::Random& random, const Problem& problem, PlannedRequest& request) {
+  std::int32_t other = request.id;
+  while (other >= 2 && (other == request.id || random.chance(50))) other -= 2;
+  const PlannedRequest& planned = problem.schedule.requests[static_cast<std::size_t>(other)];
+  const std::int64_t prompt = std::ssize(planned.prompt);
+  if (prompt > prompt_tokens_max) return;
+  request.fork_of = other;
+  request.fork_at = random.between(prompt, prompt + planned.new_tokens - 1);
+  request.arrival_step = planned.arrival_step;
+  request.prompt = problem.answers[static_cast<std::size_t>(other)].tokens;
+  request.prompt.resize(static_cast<std::size_t>(request.fork_at));
+  for (std::int64_t own = random.chance(60) ? 1 : random.between(2, 8); own > 0; --own)
+    request.prompt.push_back(random.between32(0, static_cast<Token>(vocabulary) - 1));
+}
+
 /// Behind all other draws, too.
 void draw_waits(test::Random& random, CacheOptions& cache) {
   cache.refresh = random.chance(70);
@@ -227,6 +244,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
       request.arrival_step = schedule.requests.back().arrival_step;
     }
     if (draw.bursts && id > 0 && random.chance(60)) draw_burst(random, schedule.requests.back(), request);
+    if (draw.forks && id > 1 && random.chance(60)) draw_fork(random, problem, request);
     longest = std::max(longest, static_cast<std::int32_t>(request.prompt.size()) + request.new_tokens);
     problem.answers.push_back(answer_alone(target_model(schedule), request.prompt, request.new_tokens));
     schedule.requests.push_back(std::move(request));
@@ -240,6 +258,10 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   if (draw.named) draw_names(random, schedule);
   if (draw.weights) draw_weights(random, schedule);
   if (draw.bursts) draw_waits(random, cache);
+  if (draw.forks) {
+    cache.max_running = random.between32(3, 8);
+    if (random.chance(60)) cache.kv_tokens = cache.max_running * cache.max_tokens;
+  }
   if (draw.rollouts) draw_rollouts(random, schedule);
   if (draw.arena)
     cache.arena = {.kv_blocks = random.between32(1, 6),
@@ -282,6 +304,7 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
         << " new tokens after";
     for (const Token token : request.prompt) out << ' ' << token;
     for (const std::int64_t at : request.breakpoints) out << ", named " << at;
+    if (request.fork_of >= 0) out << ", fork of " << request.fork_of << " at " << request.fork_at;
     out << '\n';
   }
   for (const PlannedEvent& event : schedule.events) {

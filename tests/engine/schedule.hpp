@@ -18,6 +18,8 @@ struct PlannedRequest {
   std::vector<Token> prompt;
   std::int32_t new_tokens = 1;
   std::vector<std::int64_t> breakpoints = {};  ///< Prompt::breakpoints
+  std::int32_t fork_of = -1;  ///< the prompt begins with the first `fork_at` tokens of this request and its answer
+  std::int64_t fork_at = 0;
 };
 
 struct PlannedEvent {
@@ -94,6 +96,7 @@ struct Draw {
   bool named = false;    ///< prompts name positions, and some caches leave states before tails
   bool weights = false;  ///< they change while requests run
   bool bursts = false;   ///< requests with a common prefix come at once, and may wait for each other
+  bool forks = false;    ///< requests go on from what others have computed
   /// A trainer's rollouts: 100 requests, of which 8 run at a time and 20 arrive with each version of the weights.
   bool rollouts = false;
 };

@@ -38,7 +38,12 @@ Scheduler::Scheduler(const Schedule& schedule, const Model* draft, MakeCache mak
       log_(log),
       answers_(count_of_ids(schedule)) {
   for (const PlannedRequest& request : schedule.requests) {
-    Sequence sequence{.id = request.id, .tokens = request.prompt, .kv = {}, .breakpoints = request.breakpoints};
+    Sequence sequence{.id = request.id,
+                      .tokens = request.prompt,
+                      .kv = {},
+                      .breakpoints = request.breakpoints,
+                      .fork_of = request.fork_of,
+                      .fork_at = request.fork_at};
     sequence.end_tokens = sequence.known() + request.new_tokens;
     waiting_.push_back(std::move(sequence));
   }
@@ -156,26 +161,63 @@ CacheCounts Scheduler::counts() const {
   return counts += cache_->counts();
 }
 
+Sequence* Scheduler::point_of(const Sequence& next) {
+  Sequence* const point = next.fork_of < 0 ? nullptr : running(next.fork_of);
+  if (point == nullptr || point->computed > next.fork_at || point->prefill > next.fork_at) return nullptr;
+  const auto known = std::min(point->read_back, next.fork_at);
+  return std::equal(next.tokens.begin(), next.tokens.begin() + known, point->tokens.begin()) ? point : nullptr;
+}
+
+bool Scheduler::is_forked_now(const Sequence& sequence) const {
+  if (free_slots_.empty()) return false;
+  const std::int64_t computed = sequence.computed + adds_at_least(sequence);
+  return std::ranges::any_of(waiting_, [&](const Sequence& waiting) {
+    return waiting.fork_of == sequence.id && waiting.fork_at == computed && sequence.prefill <= computed;
+  });
+}
+
+/// A fork that finds no room starts as any request.
+bool Scheduler::start(Sequence& next) {
+  next.slot = free_slots_.back();
+  next.prefill = next.read_back = next.known();
+  next.kv.clear();
+  Sequence* const point = point_of(next);
+  next.fork_of = -1;
+  if (point != nullptr && cache_->fork(next, *point)) {
+    note("request ", next.id, " is a fork of request ", point->id, " after ", next.computed, " tokens");
+    next.began.push_back({.known = next.known(), .weights = point->began.back().weights});
+    return true;
+  }
+  if (!cache_->start(next)) {
+    note("no room for request ", next.id);
+    return false;
+  }
+  note("start request ", next.id, " with ", next.computed, " of ", next.known(), " tokens cached",
+       next.loading ? ", more to be loaded" : "");
+  next.began.push_back({.known = next.known(), .weights = weights_[static_cast<std::size_t>(next.id % 2)]});
+  return true;
+}
+
+/// Forks of sequences that wait for them come first.
 void Scheduler::admit() {
-  const auto arrived = [&](const Sequence& sequence) {
-    const auto planned = std::ranges::find(schedule_.requests, sequence.id, &PlannedRequest::id);
-    return planned->arrival_step <= step_;
+  const auto has_arrived = [&](const Sequence& sequence) {
+    return std::ranges::find(schedule_.requests, sequence.id, &PlannedRequest::id)->arrival_step <= step_;
   };
+  const auto is_due = [&](const Sequence& sequence) {
+    const Sequence* const point = point_of(sequence);
+    return point != nullptr && point->computed == sequence.fork_at && under_way(*point) == nullptr;
+  };
+  const auto forks_now = [&](const Sequence& sequence) { return has_arrived(sequence) && is_due(sequence); };
+  const auto begins = [&](const Sequence& sequence) { return has_arrived(sequence) && point_of(sequence) == nullptr; };
   while (!free_slots_.empty()) {
-    const auto next = std::ranges::find_if(waiting_, arrived);
+    auto next = std::ranges::find_if(waiting_, forks_now);
+    if (next == waiting_.end()) next = std::ranges::find_if(waiting_, begins);
     if (next == waiting_.end()) return;
-    next->slot = free_slots_.back();
-    next->prefill = next->read_back = next->known();
-    next->kv.clear();
-    if (!cache_->start(*next)) {
-      note("no room for request ", next->id);
+    if (!start(*next)) {
       if (running_.empty() && !cache_->wait())
         throw std::logic_error("Scheduler: an empty engine has no room for a request");
       return;
     }
-    note("start request ", next->id, " with ", next->computed, " of ", next->known(), " tokens cached",
-         next->loading ? ", more to be loaded" : "");
-    next->began.push_back({.known = next->known(), .weights = weights_[static_cast<std::size_t>(next->id % 2)]});
     free_slots_.pop_back();
     running_.push_back(std::make_unique<Sequence>(std::move(*next)));
     waiting_.erase(next);
@@ -196,7 +238,7 @@ std::int64_t Scheduler::adds_at_least(const Sequence& sequence) const {
 
 Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   Row row{.sequence = &sequence, .index = static_cast<std::int32_t>(rows_.size())};
-  if (!cache_->ready(sequence)) return row;
+  if (!cache_->ready(sequence) || is_forked_now(sequence)) return row;
   const std::int64_t computed = sequence.computed + adds_at_least(sequence);
   if (computed < sequence.prefill) {
     row.scheduled = cache_->chunk(sequence, std::min(sequence.prefill - computed, budget));

@@ -43,6 +43,11 @@ class Scheduler {
   void remove_all();
   void restart(bool keep);
   void admit();
+  [[nodiscard]] bool start(Sequence& next);
+  /// The sequence is to be a fork of this one, which can get to that point or stands there.
+  [[nodiscard]] Sequence* point_of(const Sequence& next);
+  /// A sequence waits to be a fork of this one, which stands at that point.
+  [[nodiscard]] bool is_forked_now(const Sequence& sequence) const;
   void plan_step();
   /// Throws when nothing gets on. Steps in which a hasty engine only waits count by time.
   void count_step();

@@ -12,7 +12,7 @@ void copy_last_block(const RequestBook& book, const RequestIndex& index, Pass& p
   if (row.start % size == 0) return;
   const std::int64_t first = row.start - row.start % size;
   const KvIndex from = index.kv_of(book.point_of(row.request)).at(first);
-  pass.kv_copies.push_back(
+  pass.fork_copies.push_back(
       SlotCopy::whole(static_cast<std::int32_t>(from / size), static_cast<std::int32_t>(row.kv.at(first) / size)));
 }
 

@@ -13,7 +13,7 @@ PassPlan Pass::view() {
   PassPlan plan{.pass = id, .ready = ready, .rows = rows, .groups = group_plans, .rows_without_room = without_room};
   if (!ready) return plan;
   plan.scrub = {.kv_blocks = scrub_kv, .scratch = scrub_scratch, .draft_rows = scrub_draft_rows};
-  plan.kv_copies = kv_copies;
+  plan.fork_copies = fork_copies;
   return plan;
 }
 
@@ -26,7 +26,7 @@ PassQueue::PassQueue(const RequestCacheOptions& options) {
     pass.save_slots.reserve(saves);
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
-    pass.kv_copies.reserve(requests);
+    pass.fork_copies.reserve(requests);
     pass.row_of.resize(requests, -1);
     pass.states.reserve(requests * groups);
     pass.columns.resize(requests * groups);
@@ -46,7 +46,7 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.busy_rows = 0;
   pass.saves.clear();
   pass.save_slots.clear();
-  pass.kv_copies.clear();
+  pass.fork_copies.clear();
   pass.scrub_kv.clear();
   pass.scrub_scratch.clear();
   pass.scrub_draft_rows.clear();

@@ -37,7 +37,7 @@ struct Pass {
   std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
-  std::vector<SlotCopy> kv_copies;            ///< see PassPlan
+  std::vector<SlotCopy> fork_copies;            ///< see PassPlan
   std::vector<std::int32_t> scrub_kv;         ///< see ScrubPlan
   std::vector<SlotId> scrub_scratch;
   std::vector<std::int32_t> scrub_draft_rows;

@@ -118,6 +118,7 @@ std::string to_string(const CacheStats& stats) {
   }
   if (stats.awaited_tokens > 0)
     fmt::format_to(std::back_inserter(text), "hit after a wait for another request: {} tokens\n", stats.awaited_tokens);
+  if (stats.forks > 0) fmt::format_to(std::back_inserter(text), "{} forks\n", stats.forks);
   if (stats.breakpoints_kept + stats.breakpoints_refused > 0)
     fmt::format_to(std::back_inserter(text), "breakpoints: {} kept, {} refused\n", stats.breakpoints_kept,
                    stats.breakpoints_refused);
@@ -144,6 +145,8 @@ std::string to_prometheus(const CacheStats& stats, std::string_view prefix) {
   if (stats.awaited_tokens > 0)
     add_counter(text, prefix, "awaited_tokens_total", "Of the hit tokens, those that requests waited for.",
                 stats.awaited_tokens);
+  if (stats.forks > 0)
+    add_counter(text, prefix, "forks_total", "Forks of requests, which are not among these.", stats.forks);
   if (stats.breakpoints_kept + stats.breakpoints_refused > 0) {
     add_counter(text, prefix, "breakpoints_kept_total", "Named positions of prompts that got a checkpoint.",
                 stats.breakpoints_kept);

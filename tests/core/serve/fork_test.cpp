@@ -117,7 +117,7 @@ TEST_CASE("forks go on from the state and the KV of a request, wherever it stand
         for (const RequestId id : three) CHECK(std::ranges::equal(forks.cache->tokens(id), forks.tokens.at(id)));
         const std::int64_t kv_before = forks.cache->usage().kv_tokens;
         const PassPlan plan = forks.pass({three[0], three[1]});
-        CHECK(plan.kv_copies.size() == (prompt % 4 == 0 ? 0 : 2));
+        CHECK(plan.fork_copies.size() == (prompt % 4 == 0 ? 0 : 2));
         if (!in_columns(index)) {
           CHECK(plan.groups[0].copies.empty());
           CHECK(plan.groups[0].clear.empty());
@@ -201,7 +201,7 @@ TEST_CASE("a pass of a fork that does not run is planned again as before") {
     const std::vector<RequestId> two = forks.fork(point, {11, 12});
     for (int i = 0; i < 3; ++i) {
       const PassPlan plan = forks.cache->plan(std::array{PassRow{.request = two[0], .tokens = 1}});
-      CHECK(plan.kv_copies.size() == 1);
+      CHECK(plan.fork_copies.size() == 1);
       forks.cache->cancel(plan.pass);
       forks.cache->check_invariants();
     }

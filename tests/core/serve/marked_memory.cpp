@@ -42,7 +42,7 @@ void MarkedMemory::before(const PassPlan& plan) {
   const auto clear = [](Bytes& bytes) { std::ranges::fill(bytes, Mark{0}); };
   for (const std::int32_t block : plan.scrub.kv_blocks)
     if (!ignored_.kv_blocks) clear(kv_.at(static_cast<std::size_t>(block)));
-  for (const SlotCopy& kv : plan.kv_copies) copy_kv(kv);
+  for (const SlotCopy& kv : plan.fork_copies) copy_kv(kv);
   for (const SlotId slot : plan.scrub.scratch)
     if (!ignored_.scratch) clear(scratch_.at(slot.index()));
   for (const std::int32_t row : plan.scrub.draft_rows)

@@ -48,7 +48,7 @@ void StateWorld::before(const PassPlan& plan) {
   const std::int64_t block_size = options_.block_size_tokens;
   for (const std::int64_t block : plan.scrub.kv_blocks)
     std::fill_n(kv_.begin() + block * block_size, block_size, std::nullopt);
-  for (const SlotCopy& copy : plan.kv_copies) copy_kv(copy);
+  for (const SlotCopy& copy : plan.fork_copies) copy_kv(copy);
   for (const SlotId slot : plan.scrub.scratch) scratch_.at(slot.index()) = {};
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     for (const SlotId slot : plan.groups[g].clear) slots_[g][slot.index()] = whole({});

@@ -60,6 +60,24 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
 /// inserted a prefix, or is in an outstanding pass.
 stateport_status stateport_request_cache_refresh(stateport_request_cache* cache, int64_t request,
                                                  stateport_started_request* out, uint8_t* found);
+/// Starts forks of a request: requests that go on behind its computed tokens, for n samples, beams, or other
+/// continuations. Fork i has these computed tokens, then tokens[i * k] … tokens[i * k + k - 1], with k = count /
+/// fork_count. One token counts as sampled: the fork decodes. More are a prompt. The forks have the namespace and the
+/// hint of the request, and share its KV and its state. Nothing is copied before their first plan:
+///
+///     in slots:    the first pass of a fork reads the state of the request (read_slot) and writes its own (write_slot).
+///                  An engine whose kernels work in place copies the state first.
+///     in columns:  copies of the group plan have a copy of the state.
+///     both:        fork_copies of the plan have a copy of the last block of KV, if that is not full.
+///
+/// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk says 0. It may end: it
+/// then keeps its memory and its number until they have, and leaves no state at its end. A fork can be forked once it
+/// has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing has changed. Refused: a
+/// request that does not run, no forks, a count that is no multiple of theirs, a fork longer than max_request_tokens;
+/// with STATEPORT_INVALID_STATE a request that has not computed its prompt, that is in an outstanding pass, and a fork
+/// that has not begun. forks: [fork_count].
+stateport_status stateport_request_cache_fork(stateport_request_cache* cache, int64_t request, const int32_t* tokens,
+                                              size_t count, int64_t* forks, size_t fork_count);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
 /// budget, for a tier, or for another request. After the prompt: the budget. With a pass outstanding: behind that.
 /// least_budgets: null, or [count]: the smallest budget for which tokens[i] is not 0; 0: the request waits.

@@ -146,6 +146,10 @@ typedef struct stateport_pass_plan {
   size_t kv_copy_count;
   const stateport_memory_move* moves;  ///< the same; after these copies
   size_t move_count;
+  /// After the scrub, before the pass: copies of whole KV blocks, in every layer and in any order. A fork that begins
+  /// inside a block writes to a copy of it.
+  const stateport_slot_copy* fork_copies;
+  size_t fork_copy_count;
 } stateport_pass_plan;
 
 /// Of a row with drafts (in slots): states in scratch memory of the engine that become the live state and a

@@ -51,6 +51,7 @@ typedef struct stateport_cache_stats {
   int64_t breakpoints_kept;     ///< positions of stateport_prompt.breakpoints that a pass left a checkpoint at
   int64_t breakpoints_refused;  ///< those that a pass ran over without one
   int64_t awaited_tokens;       ///< of hit_tokens: reused because a request waited (stateport_share_running)
+  int64_t forks;                ///< that were started: they are not among the requests
 } stateport_cache_stats;
 
 #ifdef __cplusplus

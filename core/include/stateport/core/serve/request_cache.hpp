@@ -160,7 +160,7 @@ class RequestCache {
   ///     in slots:    the first pass of a fork reads the state of the request (RowState::read_column is 1) and writes
   ///                  its own. An engine whose kernels work in place copies conv_source() to target() first.
   ///     in columns:  GroupPlan::copies has a copy of the state.
-  ///     both:        PassPlan::kv_copies has a copy of the last block of KV, if that is not full.
+  ///     both:        PassPlan::fork_copies has a copy of the last block of KV, if that is not full.
   ///
   /// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk() answers 0. It may
   /// end: it then keeps its memory and its number until they have, and leaves no state at its end. So beams fork what

@@ -202,7 +202,7 @@ struct PassPlan {
   ScrubPlan scrub;
   /// After the scrub, before the pass: copies of whole KV blocks, in every layer and in any order. src_slot and
   /// dst_slot are their numbers. A fork that begins inside a block writes to a copy of it.
-  CopyPlan kv_copies;
+  CopyPlan fork_copies;
   MemoryPlan memory;  ///< see CacheArena; only with rows without room
 };
 

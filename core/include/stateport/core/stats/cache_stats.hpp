@@ -74,7 +74,7 @@ struct CacheStats {
   /// Positions of Prompt::breakpoints beyond the hit that a pass ran over.
   std::int64_t breakpoints_kept = 0;     ///< whose state is a checkpoint then
   std::int64_t breakpoints_refused = 0;  ///< the others
-  std::int64_t forks = 0;                ///< that began: they are not among the requests
+  std::int64_t forks = 0;                ///< that were started: they are not among the requests
   std::int64_t awaited_tokens = 0;       ///< of hit_tokens: that requests reuse because they waited (ShareRunning)
   AgeHistogram reuse_ages;               ///< of states since their last use, when a request continued from them
   AgeHistogram eviction_ages;            ///< of states since their last use, when they were evicted
