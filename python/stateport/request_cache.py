@@ -90,7 +90,7 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
 
     @property
     def running_requests(self) -> int:
-        """With those that ended while a load for them was under way."""
+        """With those that ended while a load for them was under way, or before their forks had begun."""
         return int(self._describe().running_requests)
 
     @property

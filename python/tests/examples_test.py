@@ -49,6 +49,10 @@ def test_a_prompt_of_many_answers_is_computed_once() -> None:
     assert "computed: 16,000 alone, 1,600 with refresh, 1,120 with waiting" in _run("shared_prefix.py")
 
 
+def test_samples_and_beams_compute_their_prompt_once() -> None:
+    assert "tokens computed, 92 forks" in _run("forks.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

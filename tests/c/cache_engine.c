@@ -88,6 +88,12 @@ uint64_t engine_kv(const int32_t* tokens, int64_t position) {
 // --- A pass ----------------------------------------------------------------------------------------------------------
 
 static void run_before(engine* self) {
+  for (size_t i = 0; i < self->plan.fork_copy_count; ++i) {
+    const stateport_slot_copy* const copy = &self->plan.fork_copies[i];
+    memcpy(&self->kv[copy->dst_slot * self->block_tokens], &self->kv[copy->src_slot * self->block_tokens],
+           (size_t)self->block_tokens * sizeof *self->kv);
+    ++self->fork_copies;
+  }
   for (size_t g = 0; g < self->groups; ++g) {
     const stateport_group_plan* const group = &self->plans[g];
     for (size_t i = 0; i < group->clear_count; ++i) self->store[g][group->clear[i]] = empty_state();
@@ -225,7 +231,7 @@ static void settle_row(engine* self, engine_row* row) {
   CHECK(memcmp(running.tokens, request->tokens, running.count * sizeof *running.tokens) == 0);
   if (request->reported < request->end) return;
   int32_t wanted[engine_tokens_max];
-  engine_oracle(request->tokens, request->prompt, wanted, request->end);
+  engine_oracle(request->tokens, request->given, wanted, request->end);
   CHECK(memcmp(wanted, request->tokens, (size_t)request->end * sizeof *wanted) == 0);
   ++self->finished;
   engine_end(self, row->request, STATEPORT_FINISHED);
@@ -354,7 +360,7 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   self->start = started;
   request->id = started.request;
   memcpy(request->tokens, prompt, (size_t)count * sizeof *prompt);
-  request->known = request->reported = request->prompt = count;
+  request->known = request->reported = request->prompt = request->given = count;
   request->computed = (int32_t)started.reused_tokens;
   request->end = end;
   ++self->started;
@@ -386,6 +392,22 @@ void engine_end(engine* self, int index, int32_t how) {
       if (self->pass[p].row[i].request == index) self->pass[p].row[i].request = -1;
 }
 
+void engine_fork(engine* self, int index, const int32_t* tokens, int32_t count, const int* forks, int32_t fork_count) {
+  const engine_request* const point = &self->requests[index];
+  int64_t ids[engine_requests];
+  CHECK_OK(stateport_request_cache_fork(self->cache, point->id, tokens, (size_t)(count * fork_count), ids,
+                                        (size_t)fork_count));
+  for (int i = 0; i < fork_count; ++i) {
+    engine_request* const fork = &self->requests[forks[i]];
+    *fork = *point;
+    fork->id = ids[i];
+    memcpy(fork->tokens + point->computed, tokens + i * count, (size_t)count * sizeof *tokens);
+    fork->known = fork->reported = fork->given = point->computed + count;
+    fork->prompt = count == 1 ? point->computed : fork->known;
+    ++self->started;
+  }
+}
+
 /// Number of tokens that the outstanding pass adds to a request, at least.
 static int32_t under_way(const engine* self, int index) {
   if (self->passes == 0) return 0;
@@ -406,6 +428,9 @@ static engine_row next_row(engine* self, int index, int32_t budget) {
     row.tokens = (int32_t)tokens;
     return row;
   }
+  int64_t one = 1;
+  CHECK_OK(stateport_request_cache_chunk(self->cache, &request->id, &one, 1, &one, NULL));
+  if (one == 0) return row;  // its forks have not begun
   if ((computed + 1 > request->reported ? computed + 1 : request->reported) >= request->end) return row;
   row.drafts = engine_random(self, self->drafts + 1);
   if (row.drafts > budget - 1) row.drafts = budget - 1;

@@ -45,6 +45,7 @@ typedef struct engine_request {
   int32_t reported;  ///< of these, reported to the cache
   int32_t computed;  ///< tokens of committed passes
   int32_t prompt;
+  int32_t given;  ///< of its tokens, that no pass of it sampled
   int32_t end;  ///< number of tokens at which it is complete
   bool loading;
 } engine_request;
@@ -114,6 +115,7 @@ typedef struct engine {
   int64_t ready_ahead;  ///< of these, complete at once
   int64_t published;
   int64_t step_commits;
+  int64_t fork_copies;
   uint64_t last_event;
   int found;  ///< prefixes that can be found, by the events
   struct {
@@ -142,6 +144,8 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
 /// Starts a request where none runs, if there is room.
 bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count, int32_t end);
 void engine_end(engine* self, int index, int32_t how);
+/// Starts forks of a request, which have `count` tokens of their own each, at these places, where none runs.
+void engine_fork(engine* self, int index, const int32_t* tokens, int32_t count, const int* forks, int32_t fork_count);
 /// One step: plans a pass for the running requests, runs it, and commits the pass that is due.
 void engine_step(engine* self, int32_t budget);
 /// Commits all outstanding passes.

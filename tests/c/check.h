@@ -105,6 +105,7 @@ void test_cache_tiers_refusals(void);
 void test_cache_epochs(void);
 void test_cache_tenants(void);
 void test_cache_waits(void);
+void test_cache_forks(void);
 void test_memory_arena(void);
 void test_memory_arena_refusals(void);
 void test_image_cache(void);

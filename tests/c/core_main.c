@@ -55,6 +55,7 @@ int main(void) {
   test_cache_epochs();
   test_cache_tenants();
   test_cache_waits();
+  test_cache_forks();
   test_memory_arena();
   test_memory_arena_refusals();
   test_image_cache();

@@ -159,6 +159,24 @@ TEST_CASE("every cache gives them when requests come at once and wait for each o
   }
 }
 
+TEST_CASE("every cache gives them when requests go on from what others have computed, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(30),
+                .arena = random.chance(20),
+                .named = random.chance(20),
+                .weights = random.chance(20),
+                .bursts = random.chance(20),
+                .forks = true};
+  };
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
+    CAPTURE(cache);
+    CHECK(count.forks > 10);
+    MESSAGE(cache << ": " << count.forks << " forks");
+  }
+}
+
 TEST_CASE("every cache gives those of the weights with which a request began, in all combinations") {
   const auto draw = [](test::Random& random, bool tiers) {
     return Draw{.overlap = random.chance(50),

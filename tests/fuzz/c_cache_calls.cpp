@@ -390,6 +390,16 @@ void refresh(World& world) {
   world.judge(status);
 }
 
+void fork(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::int64_t request = world.wide_number();
+  std::size_t count = 0;
+  const auto* const tokens = world.array<std::int32_t>(count, &World::number);
+  const std::size_t forks = world.input.chance(64) ? world.input.below(4) : count;
+  world.judge(
+      stateport_request_cache_fork(cache, request, tokens, count, world.maybe(world.room<std::int64_t>(forks)), forks));
+}
+
 void insert(World& world) {
   auto* const cache = pick_cache(world);
   const std::size_t groups = groups_of(world, cache);
@@ -524,11 +534,11 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe, start,  start,       start,    chunk,    plan,
-                          plan,         cancel,        commit,   commit, run_pass,    run_pass, run_pass, end,
-                          end,          end,           request,  places, insert,      insert,   reset,    prometheus,
-                          take_events,  check,         settle,   settle, move_memory, loading,  drain,    attach,
-                          set_speeds,   forget,        refresh,  refresh};
+constexpr Call calls[] = {cache_create, cache_destroy, describe, start,   start,       start,    chunk,    plan,
+                          plan,         cancel,        commit,   commit,  run_pass,    run_pass, run_pass, end,
+                          end,          end,           request,  places,  insert,      insert,   reset,    prometheus,
+                          take_events,  check,         settle,   settle,  move_memory, loading,  drain,    attach,
+                          set_speeds,   forget,        refresh,  refresh, fork,        fork};
 
 }  // namespace
 

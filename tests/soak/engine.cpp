@@ -47,6 +47,7 @@ void Figures::add(const Figures& other) {
   aborted += other.aborted;
   resets += other.resets;
   epochs += other.epochs;
+  forks += other.forks;
   restarts += other.restarts;
   found_images += other.found_images;
 }
@@ -111,6 +112,7 @@ Figures Engine::figures() const {
 void Engine::step() {
   start();
   end_some();
+  if (random_.chance(3)) fork_some();
   plan();
   if (planned_ && !second_ && random_.chance(2)) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -305,6 +307,42 @@ void Engine::end(RequestId id, RequestEnd how) {
   world_->after_end(ended.copies);
 }
 
+/// A request that stands behind its prompt goes on in some other ways, too.
+void Engine::fork_some() {
+  if (running_.empty()) return;
+  const RequestId id = pick();
+  const Live& live = running_.at(id);
+  const std::int64_t computed = cache_->computed(id);
+  bool is_free =
+      computed >= live.prompt && computed > live.fork_at && computed + 40 < setup_.options.max_request_tokens;
+  for (const auto* batch : {&pass_, &planned_})
+    for (std::size_t i = 0; *batch && i < (*batch)->rows.size(); ++i) is_free &= (*batch)->rows[i].request != id;
+  if (!is_free) return;
+  std::array<RequestId, 3> forks;
+  const auto count = static_cast<std::size_t>(random_.between(1, std::ssize(forks)));
+  const std::int64_t each = random_.chance(70) ? 1 : random_.between(2, 20);
+  Tokens tokens;
+  while (std::cmp_less(tokens.size(), static_cast<std::int64_t>(count) * each))
+    tokens.push_back(random_.between32(0, 9));
+  if (!cache_->fork(id, tokens, std::span(forks).first(count))) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    Live fork{.request = live.request, .tokens = {live.tokens.begin(), live.tokens.begin() + computed}};
+    fork.marks.assign(live.marks.begin(), live.marks.begin() + computed + 1);
+    for (std::int64_t own = 0; own < each; ++own) {
+      const Token token = tokens[i * static_cast<std::size_t>(each) + static_cast<std::size_t>(own)];
+      fork.marks.push_back(next_mark(fork.marks.back(), fork.request.names.seen(std::ssize(fork.tokens), token)));
+      fork.tokens.push_back(token);
+    }
+    fork.read_back = fork.tokens.size();
+    fork.prompt = each == 1 ? computed : std::ssize(fork.tokens);
+    fork.reused_tokens = computed;
+    fork.scheduled = true;
+    fork.fork_at = computed;
+    must(running_.emplace(forks[i], std::move(fork)).second, "one number for two requests");
+    ++figures_.forks;
+  }
+}
+
 std::vector<PassRow> Engine::next_rows() {
   const RequestCacheOptions& options = setup_.options;
   std::vector<PassRow> rows;
@@ -322,7 +360,8 @@ std::vector<PassRow> Engine::next_rows() {
     if (low < live.prompt) {
       const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, random_.between(0, 120)).tokens);
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
-    } else if (low + 2 * (1 + options.drafts) + 1 < options.max_request_tokens) {
+    } else if (low + 2 * (1 + options.drafts) + 1 < options.max_request_tokens &&
+               cache_->chunk(id, 1) != PromptChunk{}) {  // its forks have begun
       std::int32_t drafts = random_.between32(0, options.drafts);
       if (test::is_mode_all(options) && drafts < options.drafts) drafts = 0;
       rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});

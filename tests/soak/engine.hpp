@@ -37,6 +37,7 @@ struct Figures {
   std::int64_t aborted = 0;
   std::int64_t resets = 0;
   std::int64_t epochs = 0;  ///< that began while requests ran
+  std::int64_t forks = 0;
   std::int64_t restarts = 0;
   std::int64_t found_images = 0;  ///< in files, by engines that started
 
@@ -90,7 +91,8 @@ class Engine {
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
-    bool scheduled = false;  ///< it could run once
+    bool scheduled = false;     ///< it could run once
+    std::int64_t fork_at = -1;  ///< of a fork: its computed tokens at first
   };
   struct RunRow {
     RequestId request;
@@ -123,6 +125,7 @@ class Engine {
   [[nodiscard]] ReuseHint random_hint(std::size_t conversation);
   void start();
   void end_some();
+  void fork_some();
   void end(RequestId id, RequestEnd how);
   [[nodiscard]] std::vector<PassRow> next_rows();
   void plan();

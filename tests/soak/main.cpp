@@ -199,9 +199,9 @@ bool Run::summary() {
       served_, hours(), fleet_.real_requests());
   fmt::print(
       "{} loads, {} loads that failed, {} passes ahead, {} cancelled, {} preempted, {} aborted, {} refused calls, "
-      "{} resets, {} epochs, {} restarts that found {} images\n",
+      "{} resets, {} epochs, {} forks, {} restarts that found {} images\n",
       all.loads, all.failed_loads, all.passes_ahead, all.cancelled_passes, all.preempted, all.aborted,
-      all.refused_calls, all.resets, all.epochs, all.restarts, all.found_images);
+      all.refused_calls, all.resets, all.epochs, all.forks, all.restarts, all.found_images);
   fmt::print(
       "{} transfers that failed, {} images damaged, {} vanished, a store away {} times; invariants checked {} "
       "times\n",

@@ -53,6 +53,7 @@ void MarkWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
 
 void MarkWorld::before(const PassPlan& plan) {
   must(plan.ready, "a pass runs that is not planned");
+  for (const SlotCopy& copy : plan.fork_copies) std::ranges::copy(block(copy.src_slot), block(copy.dst_slot).begin());
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     for (const SlotId slot : plan.groups[g].clear) slots_[g].at(slot.index()) = StateMark::whole(0, 0);
     copy(plan.groups[g].copies, checkpoints(g), slots_[g]);

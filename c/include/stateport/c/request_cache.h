@@ -34,7 +34,7 @@ typedef struct stateport_request_cache_info {
   size_t groups;               ///< of layers: in columns those of the layout, else one
   int32_t kv_blocks;           ///< KV indices of plans are below it times block_size_tokens
   int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
-  int32_t running_requests;    ///< with those that ended while a load for them was under way
+  int32_t running_requests;    ///< with those that ended and wait for a load, or for their forks
   size_t transfers_under_way;  ///< to and from tiers, named and not settled
 } stateport_request_cache_info;
 

@@ -102,7 +102,9 @@ typedef struct stateport_group_plan {
   size_t clear_count;
   const stateport_slot_copy* copies;  ///< within the store, in any order
   size_t copy_count;
-  const int32_t* const* slots;  ///< [rows] the row of the block table (layout in columns), or the live slot alone
+  /// [rows] the row of the block table (layout in columns), or the live slot; of a fork that has not begun, then the one
+  /// that it reads.
+  const int32_t* const* slots;
   const int32_t* slot_count;    ///< [rows]
   const int32_t* read_column;   ///< [rows] index into slots[i]; -1: the row begins with the empty state
   const int32_t* read_bias;     ///< [rows] tokens past the state of read_column

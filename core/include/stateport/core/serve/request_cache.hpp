@@ -101,7 +101,7 @@ class CacheTenants {
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
-///     [before]  scrub, and for each group: clear, copies
+///     [before]  scrub, fork_copies, and for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
 /// The cache decides and moves no byte: the engine enqueues the work of plans and commits on one stream, in this order.
@@ -163,8 +163,8 @@ class RequestCache {
   ///     both:        PassPlan::fork_copies has a copy of the last block of KV, if that is not full.
   ///
   /// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk() answers 0. It may
-  /// end: it then keeps its memory and its number until they have, and leaves no state at its end. So beams fork what
-  /// goes on, and end what was forked. A fork can be forked once it has begun.
+  /// end: it then keeps its memory and its number until they have, and leaves no state at its end. So a beam search
+  /// forks the beams that go on, and then ends them. A fork can be forked once it has begun.
   ///
   /// False: fewer request numbers than forks are free, and nothing changed. Throws InvalidArgument for a request that
   /// does not run, no forks, a number of tokens that is no multiple of theirs, and a fork longer than
@@ -240,7 +240,8 @@ class RequestCache {
   [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
   /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.
   [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
-  /// Requests that started and did not end, and those that ended while a load for them was under way.
+  /// Requests that started and did not end, and those that ended while a load for them was under way, or before their
+  /// forks had begun.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
   /// The tiers below the device; nullptr without RequestCacheOptions::tiers.

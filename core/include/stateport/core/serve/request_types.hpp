@@ -137,8 +137,8 @@ struct StateSave {
 
 /// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
 ///
-/// `slots` is the row of the block table (layout in columns), or the live slot alone (layout in slots). A column is an
-/// index into it. With drafts the layouts differ:
+/// `slots` is the row of the block table (layout in columns), or the live slot (layout in slots); of a fork that has not
+/// begun, then the slot that it reads. A column is an index into it. With drafts the layouts differ:
 ///
 ///     in slots:    slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
 ///                  memory of the engine, and the commit says which of them moves where (StepCommit).
