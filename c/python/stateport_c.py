@@ -286,7 +286,8 @@ StartedRequest = struct("StartedRequest", request=c_int64, lost=c_int32, reused_
                         load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32, waits_for_request=c_int64,
                         waits_for_tokens=c_int64, transfers=POINTER(Transfer), transfer_count=c_size_t,
                         breakpoints=INT64S, breakpoint_count=c_size_t)
-PassBatch = struct("PassBatch", request=INT64S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
+PassBatch = struct("PassBatch", request=INT64S, tokens=INT32S, drafts=INT32S, rows=c_size_t, parents=INT32S,
+                   parent_count=c_size_t)
 StateSave = plain_struct("StateSave", row=c_int32, offset=c_int32, slot=c_int32, in_scratch=c_int32)
 GroupPlan = struct("GroupPlan", clear=INT32S, clear_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t,
                    slots=POINTER(INT32S), slot_count=INT32S, read_column=INT32S, read_bias=INT32S, write_column=INT32S,
@@ -304,11 +305,13 @@ StepCommit = plain_struct("StepCommit", row=c_int32, live_step=c_int32, live_slo
 GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
                      from_scratch_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t)
 RefusedBreakpoint = plain_struct("RefusedBreakpoint", request=c_int64, tokens=c_int64)
+KvMove = plain_struct("KvMove", src=c_int32, dst=c_int32)
 PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),
                     transfers=POINTER(Transfer), transfer_count=c_size_t, has_next=c_int32, published_states=c_int32,
                     dropped_states=c_int32, refused_breakpoints=POINTER(RefusedBreakpoint),
                     refused_breakpoint_count=c_size_t, kv_copies=POINTER(SlotCopy), kv_copy_count=c_size_t,
-                    moves=POINTER(MemoryMove), move_count=c_size_t)
+                    moves=POINTER(MemoryMove), move_count=c_size_t, steps=INT32S, kv_moves=POINTER(KvMove),
+                    kv_move_count=c_size_t)
 RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S, kv_count=c_size_t,
                         kv_tokens_per_id=c_int32)
 HitPlaces = struct("HitPlaces", tokens=c_int64, kv=INT32S, kv_count=c_size_t, kv_tokens_per_id=c_int32, state=c_int32)

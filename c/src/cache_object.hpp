@@ -61,6 +61,7 @@ struct CacheObject final : Object {
     state.reserve(1, 0, 0);
     end_copies.reserve(1);
     refused.reserve(requests * breakpoints_max);
+    kv_moves.reserve(requests * static_cast<std::size_t>(cache->options().drafts));
     if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 
@@ -102,6 +103,7 @@ struct CacheObject final : Object {
   std::vector<stateport_transfer> transfers;
   std::vector<stateport_slot_copy> end_copies;
   std::vector<stateport_refused_breakpoint> refused;
+  std::vector<stateport_kv_move> kv_moves;
 };
 
 }  // namespace stateport::c

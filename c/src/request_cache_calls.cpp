@@ -106,6 +106,10 @@ class CommitRoom {
     if (settings_.next != nullptr) next_.emplace(settings_.next, "next", groups);
   }
   [[nodiscard]] bool has_next() const noexcept { return next_.has_value(); }
+  /// Of a commit of `rows` rows; empty: the caller gave none.
+  [[nodiscard]] std::span<const std::int32_t> steps(std::size_t rows) const {
+    return {settings_.steps, settings_.steps == nullptr ? 0 : rows};
+  }
 
   void write(const PassCommit& commit, CacheObject& cache) const {
     for (std::size_t group = 0; group < commit.groups.size(); ++group) cache.commits[group].set(commit.groups[group]);
@@ -113,6 +117,8 @@ class CommitRoom {
     cache.refused.clear();
     for (const RefusedBreakpoint& each : commit.refused_breakpoints)
       cache.refused.push_back({each.request.value(), each.tokens});
+    cache.kv_moves.clear();
+    for (const KvMove& move : commit.kv_moves) cache.kv_moves.push_back({move.src, move.dst});
     if (commit.next) {
       cache.plan.set(*commit.next, nullptr);
       next_->write(cache.plan);
@@ -126,7 +132,10 @@ class CommitRoom {
                                       .published_states = commit.published_states,
                                       .dropped_states = commit.dropped_states,
                                       .refused_breakpoints = cache.refused.data(),
-                                      .refused_breakpoint_count = cache.refused.size()};
+                                      .refused_breakpoint_count = cache.refused.size(),
+                                      .steps = settings_.steps,
+                                      .kv_moves = cache.kv_moves.data(),
+                                      .kv_move_count = cache.kv_moves.size()};
     cache.commit_memory.set(commit.memory);
     cache.commit_memory.point(reported);
     to_.write(reported);
@@ -139,13 +148,15 @@ class CommitRoom {
   std::optional<PlanRoom> next_;
 };
 
-void read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
+/// Answers the parents of the drafts.
+std::span<const std::int32_t> read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
   const auto given = read_struct<stateport_pass_batch>(batch, "batch");
   const auto request = array(given.request, given.rows, "request");
   const auto tokens = array(given.tokens, given.rows, "tokens");
   rows.clear();
   for (std::size_t row = 0; row < given.rows; ++row)
     rows.push_back({RequestId{request[row]}, tokens[row], given.drafts == nullptr ? 0 : given.drafts[row]});
+  return array(given.parents, given.parent_count, "parents");
 }
 
 /// Refuses all of them if the cache would refuse one, so that all end or none.
@@ -270,8 +281,8 @@ stateport_status stateport_request_cache_plan(stateport_request_cache* cache, co
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const PlanRoom room(out, "out", held->groups);
-    read_rows(batch, held->rows);
-    const PassPlan plan = held->cache->plan(held->rows);
+    const std::span<const std::int32_t> parents = read_rows(batch, held->rows);
+    const PassPlan plan = held->cache->plan(held->rows, parents);
     held->transfers.clear();
     held->plan.set(plan, held->keep(plan.transfers));
     room.write(held->plan);
@@ -290,8 +301,8 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
     const CommitRoom room(out, "out", held->groups);
     require(room.has_next() || !held->cache->options().overlap, "next", "null",
             "must point to room for a plan, because the cache overlaps passes");
-    const PassCommit commit =
-        held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled"));
+    const PassCommit commit = held->cache->commit(pass, array(counts, rows, "counts"),
+                                                  array(sampled, sampled_count, "sampled"), room.steps(rows));
     held->transfers.clear();
     room.write(commit, *held);
   });

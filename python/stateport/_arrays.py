@@ -41,6 +41,7 @@ TRANSFER_RESULT = record_of(_c.TransferResult)
 STATE_SAVE = record_of(_c.StateSave)
 STEP_COMMIT = record_of(_c.StepCommit)
 REFUSED_BREAKPOINT = record_of(_c.RefusedBreakpoint)
+KV_MOVE = record_of(_c.KvMove)
 CACHE_EVENT = record_of(_c.CacheEvent)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from stateport import _c
 from stateport._arrays import (
+    KV_MOVE,
     REFUSED_BREAKPOINT,
     SLOT_COPY,
     STATE_SAVE,
@@ -272,7 +273,8 @@ class PassCommit:
     next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
     room. refused_breakpoints: REFUSED_BREAKPOINT [n], named positions that the pass ran over without leaving a
-    checkpoint: there was no room, or it could neither stop nor save there. transfers: TRANSFER [n], which come before
+    checkpoint: there was no room, or it could neither stop nor save there. kv_moves: KV_MOVE [n], with trees of drafts:
+    KV of single tokens moves from the index src to dst in every layer, before all else and in this order. transfers: TRANSFER [n], which come before
     the copies (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE [n]: memory work behind all else
     (CacheArena)."""
 
@@ -284,6 +286,7 @@ class PassCommit:
         self.dropped_states = int(struct.dropped_states)
         self.refused_breakpoints: Records = copied(struct.refused_breakpoints, struct.refused_breakpoint_count,
                                                    REFUSED_BREAKPOINT)
+        self.kv_moves: Records = copied(struct.kv_moves, struct.kv_move_count, KV_MOVE)
         self.next = upcoming if struct.has_next else None
 
     def __repr__(self) -> str:

@@ -178,17 +178,22 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
                                   address(least))
         return least
 
-    def plan(self, requests: Any, tokens: Any, drafts: Any = None) -> PassPlan:
+    def plan(self, requests: Any, tokens: Any, drafts: Any = None, parents: Any = None) -> PassPlan:
         """Plans one pass. Row i runs tokens[i] tokens of requests[i], the last drafts[i] of them proposed. Rows without
         room are named; the others run. Raises InvalidArgument for a request that does not run or is named twice, and
-        for counts that do not fit."""
+        for counts that do not fit.
+        parents: drafts that are a tree (in slots): for each draft, one row after the other, the step that it follows. A
+        step counts the tokens of a row from 0: draft i is step i + 1, and its parent is a step in [0, i]. The pass
+        writes the KV of step s to the place of token start + s. None: the drafts of each row are a chain."""
         rows, counts = int64s("requests", requests), int32s("tokens", tokens)
         _same_length("tokens", counts, rows)
+        steps = int32s("parents", [] if parents is None else parents)
         proposed = None if drafts is None else int32s("drafts", drafts)
         if proposed is not None:
             _same_length("drafts", proposed, rows)
         batch = _c.PassBatch(request=address(rows), tokens=address(counts), rows=len(rows),
-                             drafts=None if proposed is None else address(proposed))
+                             drafts=None if proposed is None else address(proposed), parents=address(steps),
+                             parent_count=len(steps))
         plan = PassPlan(self, self.groups, self._turn)
         with self._turn:
             calls.request_cache_plan(self.handle, ctypes.byref(batch), plan.address)
@@ -209,14 +214,20 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         if not isinstance(plan, PassPlan) or plan.owner is not self:
             raise InvalidArgument(f"plan is {plan!r}, and must be one of this cache")
 
-    def commit(self, plan: PassPlan, counts: Any, sampled: Any) -> PassCommit:
+    def commit(self, plan: PassPlan, counts: Any, sampled: Any, steps: Any = None) -> PassCommit:
         """The pass ran (or is enqueued) and sampled counts[i] tokens for row i, all in `sampled` one after the other. A
         count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the prompt
         ends; else from 1 to the row's tokens. Raises InvalidArgument for counts that do not fit, and InvalidState for a
-        pass that is not the oldest outstanding one."""
+        pass that is not the oldest outstanding one.
+        steps: [rows] after a plan with parents: the last step of each row that is kept. The steps on the path to it are
+        kept, counts[i] - 1 drafts, whose tokens are the first ones that the row sampled."""
         self._require_own(plan)
         numbers, tokens = int32s("counts", counts), int32s("sampled", sampled)
         groups, out = self._commit_room()
+        if steps is not None:
+            kept = int32s("steps", steps)
+            _same_length("steps", kept, numbers)
+            out.steps = address(kept)
         upcoming = PassPlan(self, self.groups, self._turn) if self.options.overlap else None
         if upcoming is not None:
             out.next = upcoming.struct

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that go on from the computed tokens of another one."""
+"""Requests that go on from the computed tokens of another one, and drafts that are trees."""
 from __future__ import annotations
 
 import numpy as np
@@ -98,3 +98,36 @@ class TestForks:
         with pytest.raises(sp.InvalidState, match="is a fork that has not begun"):
             cache.fork(forks[0], [1])
         cache.check_invariants()
+
+
+@pytest.mark.parametrize("index", ["hash", "tree"])
+class TestDraftTrees:
+    def test_any_path_of_a_tree_is_kept(self, index: str) -> None:
+        for step, sampled, moves in ((0, [9], 0), (1, [51, 9], 0), (2, [52, 9], 1), (4, [52, 54, 9], 2)):
+            cache = make_small(index, "slots", drafts=4)
+            request = prefilled(cache)
+            plan = cache.plan([request], [5], [4], parents=[0, 0, 1, 2])
+            start, per_id = int(plan.start[0]), plan.kv_tokens_per_id
+            places = [int(plan.kv(0)[at // per_id]) * per_id + at % per_id for at in range(start, start + 5)]
+            commit = cache.commit(plan, [len(sampled)], sampled, steps=[step])
+            assert commit.groups[0].steps["live_step"].tolist() == [step]
+            assert len(commit.kv_moves) == moves
+            if moves > 0:
+                assert commit.kv_moves[-1].tolist() == (places[step], places[len(sampled) - 1])
+            assert cache.tokens(request).tolist() == [*PROMPT, 7, *sampled]
+            cache.check_invariants()
+
+    def test_trees_that_cannot_be_are_refused(self, index: str) -> None:
+        cache = make_small(index, "slots", drafts=2)
+        request = prefilled(cache)
+        for parents in ([0], [0, 2], [-1, 0], [0, 0, 0]):
+            with pytest.raises(sp.InvalidArgument, match="parents"):
+                cache.plan([request], [3], [2], parents=parents)
+        plan = cache.plan([request], [3], [2], parents=[0, 0])
+        for steps in (None, [3], [0], [1, 1]):
+            with pytest.raises(sp.InvalidArgument, match="steps"):
+                cache.commit(plan, [2], [8, 9], steps)
+        cache.commit(plan, [2], [8, 9], [2])
+        columns = make_small(index, "columns", drafts=2)
+        with pytest.raises(sp.InvalidArgument, match="chains in columns"):
+            columns.plan([prefilled(columns)], [2], [1], parents=[0])

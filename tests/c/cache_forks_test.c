@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that go on from the computed tokens of another one, over an engine whose every read is checked.
+// Requests that go on from the computed tokens of another one, over an engine whose every read is checked; and drafts
+// that are trees.
 #include "cache_engine.h"
 
 #include <string.h>
@@ -100,6 +101,48 @@ static void refuse_forks(engine* self, int32_t combination) {
   CHECK_REFUSED(stateport_request_cache_fork(cache, point, own, 1, forks, 1), STATEPORT_INVALID_HANDLE, "cache");
 }
 
+/// Two drafts follow the same token, and the second one is kept.
+static void keep_second_draft(engine* self, int32_t combination) {
+  make(self, combination, 2);
+  stateport_request_cache* const cache = self->cache;
+  const int64_t request = self->requests[0].id;
+  const int32_t tokens = 3;
+  const int32_t drafts = 2;
+  const int32_t parents[2] = {0, 0};
+  const stateport_pass_batch batch = {.size = sizeof batch,
+                                      .request = &request,
+                                      .tokens = &tokens,
+                                      .drafts = &drafts,
+                                      .rows = 1,
+                                      .parents = parents,
+                                      .parent_count = 2};
+  stateport_pass_plan plan = {.size = sizeof plan};
+  if (self->align) {
+    CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &plan), STATEPORT_INVALID_ARGUMENT, "parents = 2");
+    CHECK_OK(stateport_request_cache_destroy(cache));
+    return;
+  }
+  CHECK_OK(stateport_request_cache_plan(cache, &batch, &plan));
+  const int32_t* const kv = plan.kv[0];
+  const int64_t start = plan.start[0];
+  const int32_t per_id = plan.kv_tokens_per_id;
+  const int32_t src = kv[(start + 2) / per_id] * per_id + (int32_t)((start + 2) % per_id);
+  const int32_t dst = kv[(start + 1) / per_id] * per_id + (int32_t)((start + 1) % per_id);
+  const int32_t count = 2;
+  const int32_t sampled[2] = {3, 1};
+  stateport_group_commit group = {.size = sizeof group};
+  stateport_pass_commit commit = {.size = sizeof commit, .groups = &group, .group_count = 1};
+  CHECK_REFUSED(stateport_request_cache_commit(cache, plan.pass, &count, 1, sampled, 2, &commit),
+                STATEPORT_INVALID_ARGUMENT, "steps = 0");
+  const int32_t steps[1] = {2};
+  commit.steps = steps;
+  CHECK_OK(stateport_request_cache_commit(cache, plan.pass, &count, 1, sampled, 2, &commit));
+  CHECK(commit.kv_move_count == 1 && commit.kv_moves[0].src == src && commit.kv_moves[0].dst == dst);
+  CHECK(group.step_count == 1 && group.steps[0].live_step == 2);
+  CHECK_OK(stateport_request_cache_check(cache));
+  CHECK_OK(stateport_request_cache_destroy(cache));
+}
+
 void test_cache_forks(void) {
   static engine self;
   for (int32_t combination = 0; combination < combinations; ++combination) {
@@ -107,5 +150,6 @@ void test_cache_forks(void) {
       for (int32_t drafts = 0; drafts <= engine_drafts_max; ++drafts) serve_forks(&self, combination, drafts, own);
     end_point(&self, combination);
     refuse_forks(&self, combination);
+    keep_second_draft(&self, combination);
   }
 }

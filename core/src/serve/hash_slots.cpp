@@ -178,7 +178,7 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     return note(row.request, at,
                 {.source = Source::step,
                  .row = static_cast<std::int32_t>(book_.after[0].steps.size()) - 1,
-                 .step = static_cast<std::int32_t>(at - row.start) - 1});
+                 .step = pass.kept_step(index, at - row.start - 1)});
   }
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)

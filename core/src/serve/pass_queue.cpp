@@ -27,6 +27,8 @@ PassQueue::PassQueue(const RequestCacheOptions& options) {
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
     pass.fork_copies.reserve(requests);
+    pass.parents.reserve(requests * static_cast<std::size_t>(options.drafts));
+    pass.paths.reserve(requests * (static_cast<std::size_t>(options.drafts) + 1));
     pass.row_of.resize(requests, -1);
     pass.states.reserve(requests * groups);
     pass.columns.resize(requests * groups);
@@ -47,6 +49,8 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.saves.clear();
   pass.save_slots.clear();
   pass.fork_copies.clear();
+  pass.parents.clear();
+  pass.paths.clear();
   pass.scrub_kv.clear();
   pass.scrub_scratch.clear();
   pass.scrub_draft_rows.clear();

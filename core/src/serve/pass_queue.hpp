@@ -37,11 +37,15 @@ struct Pass {
   std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
-  std::vector<SlotCopy> fork_copies;            ///< see PassPlan
+  std::vector<SlotCopy> fork_copies;          ///< see PassPlan
   std::vector<std::int32_t> scrub_kv;         ///< see ScrubPlan
   std::vector<SlotId> scrub_scratch;
   std::vector<std::int32_t> scrub_draft_rows;
   std::vector<GroupPlan> group_plans;
+  /// Of drafts, one row after the other: the step that each follows. Empty: they are chains.
+  std::vector<std::int32_t> parents;
+  /// [rows, 1 + drafts] with parents, while the pass is committed: the kept steps of each row, in order.
+  std::vector<std::int32_t> paths;
   std::vector<std::int32_t> columns;  ///< [rows, groups] indexes in columns: the running column; of busy rows
   std::int32_t without_room = 0;
   std::int32_t dropped = 0;  ///< checkpoints for which place() found no room
@@ -56,6 +60,11 @@ struct Pass {
     for (const RowState& state : where) quiet &= state.read_bias == 0;
   }
   [[nodiscard]] PassPlan view();
+  /// The step of a row that is kept as its `depth`-th one; 0: that of its first token.
+  [[nodiscard]] std::int32_t kept_step(std::size_t row, std::int64_t depth) const noexcept {
+    if (paths.empty()) return static_cast<std::int32_t>(depth);
+    return paths[row * (paths.size() / rows.size()) + static_cast<std::size_t>(depth)];
+  }
   [[nodiscard]] bool runs(std::size_t row) const noexcept { return parts[row] != RowPart::none; }
   [[nodiscard]] bool is_busy(std::size_t row) const noexcept { return parts[row] == RowPart::busy; }
 };

@@ -174,7 +174,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     for (std::size_t i = first; i < end; ++i) return_slot(pass.save_slots[i]);
     return;
   }
-  if (row.drafts > 0) return settle_steps(row);
+  if (row.drafts > 0) return settle_steps(pass, index);
   for (std::size_t i = first; i < end; ++i) {
     const StateSave& save = pass.saves[i];
     const SlotId slot = pass.save_slots[i];
@@ -217,13 +217,14 @@ SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   return taken ? slot : SlotId{};
 }
 
-void RadixSlots::settle_steps(const RowPlan& row) {
+void RadixSlots::settle_steps(const Pass& pass, std::size_t index) {
+  const RowPlan& row = pass.rows[index];
   const std::int64_t at = checkpoint_of_steps(book_, row);
   if (at == 0) return;
   const SlotId slot = publish_state(row.request, at);
   if (!slot.valid()) return;
   StepCommit& step = book_.after[0].steps.back();
-  step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
+  step.kept_step = pass.kept_step(index, at - row.start - 1);
   step.kept_slot = slot;
 }
 

@@ -69,7 +69,7 @@ class RadixSlots final : public RequestIndex {
   void share_kv(RequestId request, std::int64_t tokens);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
   void plan_saves(Pass& pass, const RowPlan& row);
-  void settle_steps(const RowPlan& row);
+  void settle_steps(const Pass& pass, std::size_t index);
   [[nodiscard]] SlotId publish_state(RequestId request, std::int64_t tokens);
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   [[nodiscard]] bool keeps_end(RequestId request, RequestEnd how);

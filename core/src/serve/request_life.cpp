@@ -44,6 +44,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
       index_(make_request_index(book_)),
       lookups_(book_, *index_),
       forks_(book_, *index_),
+      trees_(book_.options),
       check_(book_.options, book_.records, book_.passes),
       group_commits_(book_.groups),
       marks_(options.scrub ? std::make_optional<TenantMarks>(book_.options, book_.states) : std::nullopt),
@@ -133,14 +134,17 @@ PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) co
   return index_->split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
 }
 
-PassPlan RequestLife::plan(std::span<const PassRow> rows) {
+PassPlan RequestLife::plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents) {
   const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
+  trees_.check_parents(rows, parents);
   for (std::size_t i = 0; (lookups_.can_wait() || forks_.any()) && i < rows.size(); ++i)
     require(!waits(rows[i].request), "rows.request", rows[i].request, waits_text);
   if (book_.passes.size() == limit) busy_rows_.drop_newest();
   if (arena_) arena_->begin_call();
-  PassPlan plan = plan_rows(rows, false).view();
+  Pass& pass = plan_rows(rows, false);
+  pass.parents.assign(parents.begin(), parents.end());
+  PassPlan plan = pass.view();
   plan.transfers = take_transfers();
   if (arena_) plan.memory = arena_->take();
   return plan;
@@ -246,18 +250,22 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
   record.quiet_until = decodes ? std::min(index_->quiet_until(pass.rows[index].request), most) : 0;
 }
 
-PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                               std::span<const std::int32_t> steps) {
   require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
   check_.check_counts(counts, std::ssize(sampled));
+  trees_.check_steps(book_.passes.at(0), counts, steps);
   if (arena_) arena_->begin_call();
-  PassCommit commit = settle_oldest(counts, sampled);
+  PassCommit commit = settle_oldest(counts, sampled, steps);
   commit.transfers = take_transfers();
   return commit;
 }
 
-PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                                      std::span<const std::int32_t> steps) {
   Pass& pass = book_.passes.at(0);
+  trees_.keep(pass, counts, steps);
   book_.published = 0;
   book_.dropped = pass.dropped;
   book_.refused.clear();
@@ -274,8 +282,9 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
     book_.records[row.request.index()].count(row, sampled.subspan(first, static_cast<std::size_t>(count)));
     first += static_cast<std::size_t>(count);
     if (row.drafts > 0 && !book_.in_columns)
-      book_.after[0].steps.push_back(
-          {.row = static_cast<std::int32_t>(i), .live_step = count - 1, .live_slot = row.states[0].target()});
+      book_.after[0].steps.push_back({.row = static_cast<std::int32_t>(i),
+                                      .live_step = pass.kept_step(i, count - 1),
+                                      .live_slot = row.states[0].target()});
     if (pass.is_busy(i))
       settle_row(pass, i, count);
     else if (book_.in_columns)
@@ -307,7 +316,8 @@ PassCommit RequestLife::take_commit() {
     group_commits_[g] = {
         .from_scratch = book_.after[g].from_scratch, .copies = book_.after[g].copies, .steps = book_.after[g].steps};
   for (std::size_t g = 0; marks_ && g < book_.groups; ++g) marks_->copied(g, group_commits_[g]);
-  PassCommit result{.transfers = {},
+  PassCommit result{.kv_moves = trees_.moves(),
+                    .transfers = {},
                     .groups = group_commits_,
                     .published_states = book_.published,
                     .dropped_states = book_.dropped,

@@ -5,6 +5,7 @@
 
 #include "serve/batch_check.hpp"
 #include "serve/busy_rows.hpp"
+#include "serve/draft_trees.hpp"
 #include "serve/memory_arena.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
@@ -34,10 +35,10 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] std::optional<StartedRequest> refresh(RequestId request) override;
   [[nodiscard]] bool fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) override;
   [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override;
-  [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) override;
+  [[nodiscard]] PassPlan plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents) override;
   void cancel(PassId pass) override;
-  [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
-                                  std::span<const Token> sampled) override;
+  [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                                  std::span<const std::int32_t> steps) override;
   [[nodiscard]] HitPlaces places(RequestId request, std::size_t group) const override;
   [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override;
   EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
@@ -68,7 +69,8 @@ class RequestLife final : public RequestCache {
     return lookups_.waits(request) || forks_.waits(request);
   }
   Pass& plan_rows(std::span<const PassRow> rows, bool inserts);
-  [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
+  [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                                         std::span<const std::int32_t> steps = {});
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
   void end_now(RequestId request, RequestEnd how, const ReuseHint& hint);
@@ -81,6 +83,7 @@ class RequestLife final : public RequestCache {
   std::unique_ptr<RequestIndex> index_;
   RequestLookups lookups_;
   RequestForks forks_;
+  DraftTrees trees_;
   BatchCheck check_;
   std::vector<RequestId> free_requests_;
   std::int32_t naming_requests_ = 0;  ///< that run, and whose prompts have breakpoints

@@ -43,11 +43,11 @@ class CheckedShares final : public RequestCache {
       if (has_numbers) salts_[fork] = salts_.at(request);
     return has_numbers;
   }
-  PassPlan plan(std::span<const PassRow> rows) override {
+  PassPlan plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents) override {
     Salts salts = of_passes();
     for (const PassRow& row : rows) salts.push_back(salts_.at(row.request));
     const Guard guard(*this, salts);
-    PassPlan plan = cache_->plan(rows);
+    PassPlan plan = cache_->plan(rows, parents);
     if (passes_.size() == (options().overlap ? 2 : 1)) passes_.pop_back();
     passes_.emplace_back();
     for (const PassRow& row : rows) passes_.back().push_back(row.request);
@@ -58,9 +58,10 @@ class CheckedShares final : public RequestCache {
     cache_->cancel(pass);
     passes_.pop_back();
   }
-  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) override {
+  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                    std::span<const std::int32_t> steps) override {
     const Guard guard(*this, of_passes());
-    PassCommit commit = cache_->commit(pass, counts, sampled);
+    PassCommit commit = cache_->commit(pass, counts, sampled, steps);
     passes_.erase(passes_.begin());
     check_limits();
     return commit;

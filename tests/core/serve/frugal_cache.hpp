@@ -54,14 +54,15 @@ class FrugalCache final : public RequestCache {
       return cache_->fork(request, tokens, forks);
     }
   }
-  PassPlan plan(std::span<const PassRow> rows) override {
-    return frugal([&] { return cache_->plan(rows); });
+  PassPlan plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents = {}) override {
+    return frugal([&] { return cache_->plan(rows, parents); });
   }
   void cancel(PassId pass) override {
     frugal([&] { cache_->cancel(pass); });
   }
-  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) override {
-    return frugal([&] { return cache_->commit(pass, counts, sampled); });
+  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled,
+                    std::span<const std::int32_t> steps = {}) override {
+    return frugal([&] { return cache_->commit(pass, counts, sampled, steps); });
   }
   HitPlaces places(RequestId request, std::size_t group) const override {
     return frugal([&] { return cache_->places(request, group); });

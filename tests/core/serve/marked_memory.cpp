@@ -108,6 +108,11 @@ void MarkedMemory::write(std::size_t index, const RowPlan& row, Mark mark) {
 }
 
 void MarkedMemory::after(const PassCommit& commit) {
+  const std::int32_t block = options_.block_size_tokens;
+  const auto byte_of = [&](KvIndex at) -> Mark& {
+    return kv_[static_cast<std::size_t>(at / block)][static_cast<std::size_t>(at % block)];
+  };
+  for (const KvMove& move : commit.kv_moves) byte_of(move.dst) = byte_of(move.src);
   const auto state = static_cast<std::ptrdiff_t>(part_bytes + conv_bytes_);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Places& slots) {

@@ -611,7 +611,11 @@ void RandomEngine::plan() {
       rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
     }
   }
-  const PassPlan plan = cache_->plan(rows);
+  std::vector<std::int32_t> parents;
+  if (habits.trees && !in_columns(options_) && random_.chance(80))
+    for (const PassRow& row : rows)
+      for (std::int32_t draft = 0; draft < row.drafts; ++draft) parents.push_back(random_.between32(0, draft));
+  const PassPlan plan = cache_->plan(rows, parents);
   begin(plan.transfers);
   if (arena_) arena_->begin(plan.memory);
   planned_.emplace();
@@ -619,6 +623,12 @@ void RandomEngine::plan() {
   for (std::size_t i = 0; i < rows.size(); ++i)
     planned_->rows.push_back(
         {.request = rows[i].request, .drafts = rows[i].drafts, .tokens = rows[i].tokens, .room = plan.rows[i].room});
+  for (std::size_t i = 0, first = 0; i < rows.size() && !parents.empty(); ++i) {
+    const auto of_row = parents.begin() + static_cast<std::ptrdiff_t>(first);
+    planned_->rows[i].parents.assign(of_row, of_row + rows[i].drafts);
+    first += static_cast<std::size_t>(rows[i].drafts);
+  }
+  planned_->has_parents = !parents.empty();
   take(plan);
   ahead += pass_.has_value();
 }
@@ -663,13 +673,23 @@ void RandomEngine::run_rows() {
     Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
     for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
     stale_rows += cache_->epochs().is_stale(row.request);
-    world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
+    if (row.parents.empty())
+      world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
+    else
+      world_.run_tree(i, plan, seen(live, 0, start), seen(live.names, start, fed), row.parents);
     if (marked_ != nullptr) marked_->run(i, plan, tenant_of(live.names));
     row.sampled_at = live.tokens.size();
     if (start + given < live.prompt) continue;
     // The first drafts are accepted, and one token more is sampled.
-    const std::int32_t accepted = random_.between32(0, row.drafts);
+    std::int32_t accepted = row.parents.empty() ? random_.between32(0, row.drafts) : 0;
     for (std::int32_t d = 0; d < accepted; ++d) live.tokens.push_back(fed[static_cast<std::size_t>(given + d)]);
+    for (std::int32_t d = 0; std::cmp_less(d, row.parents.size()); ++d) {
+      // One more step of the path, or another child of the same step later.
+      if (row.parents[static_cast<std::size_t>(d)] != row.step || random_.chance(40)) continue;
+      row.step = d + 1;
+      ++accepted;
+      live.tokens.push_back(fed[static_cast<std::size_t>(given + d)]);
+    }
     live.tokens.push_back(random_.between32(0, 2));
     row.sampled = accepted + 1;
   }
@@ -689,7 +709,10 @@ void RandomEngine::commit() {
   for (RunRow& row : pass_->rows)
     if (row.live) row.computed = cache_->computed(row.request);
   const CacheStats before = cache_->stats();
-  const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
+  std::vector<std::int32_t> steps;
+  for (std::size_t i = 0; i < pass_->rows.size() && pass_->has_parents; ++i) steps.push_back(pass_->rows[i].step);
+  const PassCommit commit = cache_->commit(pass_->pass, counts, sampled, steps);
+  kv_moves += std::ssize(commit.kv_moves);
   const std::vector<RunRow> rows = pass_->rows;
   check_named(commit, rows, before);
   const std::vector<RefusedBreakpoint> refused(commit.refused_breakpoints.begin(), commit.refused_breakpoints.end());

@@ -62,8 +62,10 @@ class RandomEngine {
     bool changes_weights = false;  ///< of all requests or of some tenants'
     bool crowds = false;           ///< requests with common prefixes come at once and run seldom
     bool forks = false;
+    bool trees = false;  ///< in slots, of drafts
   };
   Habits habits;
+  std::int64_t kv_moves = 0;
   std::int64_t forks = 0;         ///< that began
   std::int64_t forked_ended = 0;  ///< requests that ended before their forks had begun
   std::int64_t hits = 0;
@@ -115,12 +117,15 @@ class RandomEngine {
     bool live = true;
     std::size_t sampled_at = 0;
     std::int32_t sampled = 0;
-    std::int64_t computed = 0;  ///< before its commit
+    std::vector<std::int32_t> parents;  ///< of its drafts, if they are a tree
+    std::int32_t step = 0;              ///< the last one that is kept
+    std::int64_t computed = 0;          ///< before its commit
   };
   struct Batch {
     PassId pass = 0;
     bool ready = false;
     std::vector<RunRow> rows;
+    bool has_parents = false;
   };
 
   [[nodiscard]] static int tenant_of(const Names& names) noexcept { return names.tenant == 1 ? 1 : 0; }
@@ -201,6 +206,7 @@ struct RandomRuns {
   std::int64_t refreshed = 0;
   std::int64_t forks = 0;
   std::int64_t forked_ended = 0;
+  std::int64_t kv_moves = 0;
 
   /// Ends what the engine serves, and counts what it did.
   void add(RandomEngine& engine) {
@@ -220,6 +226,7 @@ struct RandomRuns {
     refreshed += engine.refreshed;
     forks += engine.forks;
     forked_ended += engine.forked_ended;
+    kv_moves += engine.kv_moves;
   }
 };
 

@@ -116,6 +116,23 @@ void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known,
   }
 }
 
+void StateWorld::run_tree(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed,
+                          std::span<const std::int32_t> parents) {
+  REQUIRE(row.room);
+  REQUIRE(row.start == std::ssize(known));
+  REQUIRE(std::cmp_equal(fed.size(), row.tokens));
+  REQUIRE(std::cmp_equal(parents.size(), row.drafts));
+  check_kv(row.kv, known);
+  REQUIRE(read(row.states[0], 0) == known);
+  std::vector<Tokens>& steps = steps_[static_cast<std::int32_t>(index)];
+  for (std::size_t i = 0; i < fed.size(); ++i) {
+    Tokens path = i == 0 ? known : steps[static_cast<std::size_t>(parents[i - 1])];
+    path.push_back(fed[i]);
+    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = path;
+    steps.push_back(path);
+  }
+}
+
 void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& row, const Tokens& known,
                        const Tokens& fed) {
   for (const StateSave& save : state.saves) {
@@ -259,6 +276,8 @@ void StateWorld::check_targets(const GroupCommit& group) {
 }
 
 void StateWorld::after(const PassCommit& commit) {
+  for (const KvMove& move : commit.kv_moves)
+    kv_[static_cast<std::size_t>(move.dst)] = kv_[static_cast<std::size_t>(move.src)];
   if (!in_columns(options_)) check_targets(commit.groups[0]);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {

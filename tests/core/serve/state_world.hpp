@@ -31,6 +31,9 @@ class StateWorld final : public KvDirectory {
   /// Runs one row over `fed`, its tokens with the drafts. Checks with doctest that the states and the KV that the pass
   /// reads are those of `known`, the tokens before it.
   void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
+  /// The same for a row whose drafts are a tree: parents[i] is the step that draft i follows.
+  void run_tree(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed,
+                std::span<const std::int32_t> parents);
   /// Checks that these places hold the KV and the state of `tokens`.
   void check(const HitPlaces& places, const Tokens& tokens, std::size_t group);
   /// Writes KV and states of `tokens`, as the engine copies them for an insert, instead of run(). Checks that the KV

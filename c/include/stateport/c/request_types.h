@@ -77,6 +77,11 @@ typedef struct stateport_pass_batch {
   const int32_t* tokens;
   const int32_t* drafts;  ///< null: all 0
   size_t rows;
+  /// Drafts that are a tree (in slots): for each draft, one row after the other, the step that it follows. A step
+  /// counts the tokens of a row from 0: draft i is step i + 1, and its parent is a step in [0, i]. Null: the drafts of
+  /// each row are a chain. The pass writes the KV of step s to the place of token start + s.
+  const int32_t* parents;
+  size_t parent_count;
 } stateport_pass_batch;
 
 /// A state that the pass writes on its way: the one after `offset` of the row's tokens. 16 bytes for ever.
@@ -102,14 +107,14 @@ typedef struct stateport_group_plan {
   size_t clear_count;
   const stateport_slot_copy* copies;  ///< within the store, in any order
   size_t copy_count;
-  /// [rows] the row of the block table (layout in columns), or the live slot; of a fork that has not begun, then the one
-  /// that it reads.
+  /// [rows] the row of the block table (layout in columns), or the live slot; of a fork that has not begun, then the
+  /// one that it reads.
   const int32_t* const* slots;
-  const int32_t* slot_count;    ///< [rows]
-  const int32_t* read_column;   ///< [rows] index into slots[i]; -1: the row begins with the empty state
-  const int32_t* read_bias;     ///< [rows] tokens past the state of read_column
-  const int32_t* write_column;  ///< [rows] index into slots[i]
-  const int32_t* read_slot;     ///< [rows]
+  const int32_t* slot_count;           ///< [rows]
+  const int32_t* read_column;          ///< [rows] index into slots[i]; -1: the row begins with the empty state
+  const int32_t* read_bias;            ///< [rows] tokens past the state of read_column
+  const int32_t* write_column;         ///< [rows] index into slots[i]
+  const int32_t* read_slot;            ///< [rows]
   const int32_t* read_recurrent_slot;  ///< [rows]
   const int32_t* write_slot;           ///< [rows]
   const stateport_state_save* saves;   ///< ascending in row and offset
@@ -182,7 +187,14 @@ typedef struct stateport_refused_breakpoint {
   int64_t tokens;
 } stateport_refused_breakpoint;
 
-/// A committed pass. The caller sets `size`, `groups`, `group_count` and `next` before the call.
+/// The KV of a token that a pass with a tree of drafts kept: it moves from one KV index to another, in every layer. A
+/// KV index is a block number times the block size, plus the position inside the block. 8 bytes for ever.
+typedef struct stateport_kv_move {
+  int32_t src;
+  int32_t dst;
+} stateport_kv_move;
+
+/// A committed pass. The caller sets `size`, `groups`, `group_count`, `next` and `steps` before the call.
 typedef struct stateport_pass_commit {
   size_t size;
   stateport_group_commit* groups;  ///< room for what each group needs; null: not wanted
@@ -201,6 +213,13 @@ typedef struct stateport_pass_commit {
   size_t kv_copy_count;
   const stateport_memory_move* moves;  ///< the same; after these copies
   size_t move_count;
+  /// [rows] after a plan with parents: the last step of each row that is kept. The steps on the path to it are kept: as
+  /// many drafts as its count says, less one. Null: the plan has none.
+  const int32_t* steps;
+  /// With trees of drafts: before all other work of the commit. Those of one row run in this order, because one may
+  /// read a place that the next one writes.
+  const stateport_kv_move* kv_moves;
+  size_t kv_move_count;
 } stateport_pass_commit;
 
 /// A running request.

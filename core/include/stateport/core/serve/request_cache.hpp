@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/serve/cache_arena.hpp>
 #include <stateport/core/serve/cache_epochs.hpp>
+#include <stateport/core/serve/cache_event.hpp>
 #include <stateport/core/serve/cache_options.hpp>
+#include <stateport/core/serve/cache_tenants.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
@@ -22,79 +25,6 @@ struct CacheUsage {
   std::int64_t evicted_kv_tokens = 0;  ///< since construction
   std::int64_t evicted_states = 0;     ///< that lost their place to others, since construction
   std::size_t metadata_bytes = 0;      ///< index tree: of its nodes and its policy, beside tokens and KV indices
-};
-
-/// The memory of an arena (SlotLayout::arena), by the cache's own count.
-struct ArenaUsage {
-  std::int64_t kv_bytes = 0;       ///< of extents that are mapped, or may be
-  std::int64_t state_bytes = 0;    ///< the same; both together are never more than ArenaOptions::bytes
-  std::int64_t moves = 0;          ///< decided since construction
-  std::int64_t refused_moves = 0;  ///< settled as not done
-};
-
-/// Answers about memory that moves between KV and states. The MemoryPlan of a PassPlan or a PassCommit comes after all
-/// other work of that answer and of those before it:
-///
-///     plan, commit ─► (the work of the answer) ─► kv_copies ─► unmap, map ─► settle
-///
-/// The engine enqueues the copies at once. It carries the moves out when it likes, off the critical path, and in any
-/// order: nothing that a plan names depends on a move that is not settled. All moves must be settled in the end, also
-/// those of a plan that is cancelled or replaced. Addresses never change. Not thread-safe, as its cache.
-///
-/// Ranks. settle() is a part of the sequence of calls: what is evicted and where content lies depend on it. The ranks
-/// of a group settle each move at the same point of that sequence, and as `done` only if it is done on all of them.
-class CacheArena {
- public:
-  /// The memory plan that no answer has carried: of an insert() that found no room. Valid until the next call. O(1).
-  [[nodiscard]] virtual MemoryPlan take() = 0;
-  /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and another one is
-  /// tried. After two refusals the cache asks for no further memory until some is given back, or for 1,024 commits. An
-  /// unmap that is not `done` leaves its extent mapped. Throws InvalidArgument for a move that is not under way, and
-  /// changes nothing. O(moves under way).
-  virtual void settle(std::uint64_t move, bool done) = 0;
-  /// Plans may name the numbers of this extent. An engine maps these extents before it makes the first plan. Throws
-  /// InvalidArgument for an extent that does not exist. O(1).
-  [[nodiscard]] virtual bool is_mapped(MemoryPart part, std::int32_t extent) const = 0;
-  /// O(1).
-  [[nodiscard]] virtual ArenaUsage usage() const noexcept = 0;
-
- protected:
-  ~CacheArena() = default;
-};
-
-/// The memory of the device that a tenant has: the bytes that TenantQuota counts.
-struct TenantUsage {
-  std::int64_t kv_bytes = 0;
-  std::int64_t state_bytes = 0;
-
-  friend bool operator==(const TenantUsage&, const TenantUsage&) = default;
-};
-
-/// Shares of tenants in the memory of the device. A quota is a rule of eviction: it moves nothing, and reserves nothing
-/// that its tenant does not use. Not thread-safe, as its cache.
-///
-/// Floor. An eviction for another tenant leaves a tenant with floor_bytes, or with all that it has if that is less,
-/// even if a row then finds no room. A tenant may keep up to one block of KV and one state more. Its own requests evict
-/// its content within the floor only if nothing else can be evicted.
-///
-/// Limit. Content of a tenant with more than most_bytes is evicted before all other content. Each commit and each end
-/// evicts its content until it has no more than that, or its running requests hold the rest, even while memory is free.
-///
-/// All other victims compete by the eviction policy, whoever has them. Tiers below the device know no shares.
-class CacheTenants {
- public:
-  /// Sets the quota of a tenant, also while requests run. Content that is cached already counts; the next commit or end
-  /// brings it down to the limit. A floor and a limit of 0 take the quota back. Throws InvalidArgument, and changes
-  /// nothing, for negative numbers, a limit below the floor, more tenants than RequestCacheOptions::tenant_quotas, and
-  /// floors that together could leave less than the KV and the state of one request of max_request_tokens: of the
-  /// memory that KV and states share, of kv_tokens, and of the states (in columns: of each group). Also for a floor in
-  /// an arena whose extents have several states. O(all).
-  virtual void set_quota(const TenantQuota& quota) = 0;
-  /// Of any tenant. O(1) for one with a quota, else O(all).
-  [[nodiscard]] virtual TenantUsage usage(const std::optional<NameKey>& salt) const = 0;
-
- protected:
-  ~CacheTenants() = default;
 };
 
 /// The cache of KV and recurrent states as an engine sees it: one interface for each index and each layout.
@@ -185,7 +115,12 @@ class RequestCache {
   /// run or is named twice, tokens < 1 or beyond the prompt or max_request_tokens, drafts < 0 or > K or in a pass over
   /// the prompt, and a row that decodes with tokens other than 1 + drafts; InvalidState for a row that decodes without
   /// a token to feed. O(rows), and O(blocks) that are new.
-  [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
+  ///
+  /// Drafts that are a tree (in slots): `parents` has for each draft, one row after the other, the step that it
+  /// follows. A step counts the tokens of a row from 0: draft i is step i + 1, and its parent is a step in [0, i].
+  /// Empty: the drafts of each row are a chain. The pass writes the KV of step s to the place of token start + s.
+  /// Throws for parents in columns, as many as there are no drafts, and one that is no earlier step.
+  [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents = {}) = 0;
 
   /// The newest outstanding pass did not run. The moves of its memory plan hold all the same. Throws InvalidState for
   /// another one.
@@ -196,8 +131,13 @@ class RequestCache {
   /// prompt ends; else 1 … tokens of the row. Blocks that are full and states that are written can be found from now
   /// on. The spans of the answer are valid like those of plan(). Throws InvalidState for a pass that is not the oldest
   /// outstanding one or was never planned, InvalidArgument for counts that do not fit.
+  ///
+  /// After a plan with parents: steps[i] is the last step of row i that is kept, and the steps on the path to it are
+  /// kept. Its path has counts[i] - 1 drafts, whose tokens are the first ones that the row sampled.
+  /// PassCommit::kv_moves bring their KV to where it belongs. No effect for rows without drafts, and rows that keep
+  /// nothing.
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
-                                          std::span<const Token> sampled) = 0;
+                                          std::span<const Token> sampled, std::span<const std::int32_t> steps = {}) = 0;
 
   /// Names the KV and the checkpoint of a request's hit, for an engine that copies them into memory of its own. Both
   /// stay in place, and the answer valid, until the first commit, insert or refresh of the request or its end. Throws

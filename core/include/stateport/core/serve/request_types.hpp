@@ -33,15 +33,6 @@ enum class PromptSearch : std::uint8_t {
   device       ///< nothing is loaded, and no other request awaited: the request can run at once
 };
 
-/// The share of a tenant in the memory of the device. Bytes are counted by RequestCacheOptions::memory: of KV and
-/// states together, cached or held by running requests. States of running requests count where they lie among
-/// checkpoints. In columns a block of states counts as the state's bytes, divided by the number of groups.
-struct TenantQuota {
-  std::optional<NameKey> salt;   ///< names the tenant: Namespace::salt
-  std::int64_t floor_bytes = 0;  ///< that no other tenant can take
-  std::int64_t most_bytes = 0;   ///< 0: no limit; else at least floor_bytes
-};
-
 /// Positions that one prompt can name (Prompt::breakpoints).
 inline constexpr std::size_t breakpoints_max = 8;
 
@@ -137,8 +128,8 @@ struct StateSave {
 
 /// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
 ///
-/// `slots` is the row of the block table (layout in columns), or the live slot (layout in slots); of a fork that has not
-/// begun, then the slot that it reads. A column is an index into it. With drafts the layouts differ:
+/// `slots` is the row of the block table (layout in columns), or the live slot (layout in slots); of a fork that has
+/// not begun, then the slot that it reads. A column is an index into it. With drafts the layouts differ:
 ///
 ///     in slots:    slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
 ///                  memory of the engine, and the commit says which of them moves where (StepCommit).
@@ -224,6 +215,14 @@ struct StepCommit {
   SlotId kept_slot;  ///< for a checkpoint
 };
 
+/// The KV of a token that a pass with a tree of drafts kept: it moves from one KV index to another, in every layer.
+struct KvMove {
+  KvIndex src = 0;
+  KvIndex dst = 0;
+
+  friend bool operator==(const KvMove&, const KvMove&) = default;
+};
+
 /// Work to enqueue after a pass, for one group of layers.
 struct GroupCommit {
   CopyPlan from_scratch;  ///< from StateSave::slot in scratch to slots for checkpoints
@@ -241,6 +240,9 @@ struct RefusedBreakpoint {
 };
 
 struct PassCommit {
+  /// With trees of drafts: before all other work of the commit. Those of one row run in this order, because one may
+  /// read a place that the next one writes.
+  std::span<const KvMove> kv_moves;
   TransferPlan transfers;               ///< see CacheTiers: they come before the copies, and before those of `next`
   std::span<const GroupCommit> groups;  ///< [groups]
   std::int32_t published_states = 0;    ///< checkpoints that requests can start from, from now on
@@ -272,29 +274,6 @@ enum class RequestEnd : std::uint8_t {
 struct EndedRequest {
   TransferPlan transfers;  ///< see CacheTiers: they come before the copies
   CopyPlan copies;         ///< from live slots to slots for checkpoints
-};
-
-/// A change of the contents of a cache, for routers. Events of the remote tier name contents that this cache knows to
-/// be there. Contents that it forgets (`removed`) may still be there.
-struct CacheEvent {
-  enum class Kind : std::uint8_t {
-    stored,   ///< can be found from now on
-    removed,  ///< can not be found any more
-    cleared   ///< nothing can be found any more, KV or states; the other fields have no meaning
-  };
-  using Content = CacheContent;
-  using Medium = stateport::Medium;
-
-  std::uint64_t sequence =
-      0;  ///< counts up by one from 1; after a gap, events were lost because they were not taken in time
-  Kind kind = Kind::cleared;
-  Content content = Content::kv_block;
-  Medium medium = Medium::device;
-  std::int32_t group = 0;   ///< of a state
-  PrefixHash prefix;        ///< names the block, or the state, with everything before it (BlockDigest::prefix)
-  PrefixHash parent;        ///< stored KV: of the block before; zero for the first block of a prompt
-  std::int64_t tokens = 0;  ///< stored: tokens from the start of the prompt to the end of the block, or to the state
-  friend constexpr bool operator==(const CacheEvent&, const CacheEvent&) noexcept = default;
 };
 
 }  // namespace stateport
