@@ -52,12 +52,12 @@ HashSlots::HashSlots(RequestBook& book)
       budget_(book, kv_, slots_, allocator_),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = book_.slots.layout_fingerprint}),
-      requests_(static_cast<std::size_t>(options_.max_requests)),
+      requests_(index_rows(options_)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
       noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0),
       is_loading_(noted_.size(), 0) {
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
+  for (std::size_t i = 0; std::cmp_less(i, options_.max_requests); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
     if (!book_.slots.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].live = live.value();
@@ -122,7 +122,7 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
   if (before.valid()) allocator_.unpin(before);
   request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
-  if (request.pinned.valid()) book_.ages.reused(request.pinned, book_.now_s);
+  if (request.pinned.valid()) book_.note_reuse(id, request.pinned);
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return {.reused_tokens = match.skip_tokens,
           .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
@@ -442,8 +442,9 @@ void HashSlots::check() const {
   require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
-                      "HashSlots", "a live slot has another owner");
+    const bool shares_store = requests_[i].live >= 0 && !book_.slots.separate_checkpoints;
+    require_invariant(!shares_store || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller, "HashSlots",
+                      "a live slot has another owner");
     if (!record(id).running) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
     require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/hashed_kv.hpp"
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +19,7 @@ HashedKv::HashedKv(RequestBook& book)
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
       tags_(std::make_unique_for_overwrite<NamespaceTag[]>(prefix_of_.size())),
-      rows_(static_cast<std::size_t>(book.options.max_requests)) {
+      rows_(index_rows(book.options)) {
   const std::size_t most = request_blocks(book.options);
   for (Row& row : rows_) {
     row.hashes = GrowingHashes(most);

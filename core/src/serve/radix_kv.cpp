@@ -83,7 +83,7 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
       hasher_(options_),
       tree_(tree_options(book, states, grid_tokens, [this](const KvEvent& event) { on_kv_event(event); })),
       kv_(options_.kv_tokens, options_.block_size_tokens),
-      requests_(static_cast<std::size_t>(options_.max_requests)),
+      requests_(index_rows(options_)),
       places_(static_cast<std::size_t>(states) * book.groups),
       prefix_of_(static_cast<std::size_t>(states)),
       is_reported_(prefix_of_.size(), 0) {

@@ -13,8 +13,8 @@ namespace {
 
 std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
   std::vector<RequestRecord> records;
-  records.reserve(static_cast<std::size_t>(options.max_requests));
-  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
+  records.reserve(index_rows(options));
+  while (records.size() < index_rows(options)) records.emplace_back(options);
   return records;
 }
 

@@ -61,6 +61,10 @@ struct RequestBook {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
     lacked = std::max(lacked, static_cast<std::int32_t>(numbers));
   }
+  /// The request continues from the state in this slot. A pin and a prefetch only look.
+  void note_reuse(RequestId request, SlotId slot) noexcept {
+    if (!record(request).holds_prefix) ages.reused(slot, now_s);
+  }
   /// The request asks for memory, from now on.
   void ask(RequestId request) noexcept {
     if (tenants) [[unlikely]]

@@ -34,6 +34,22 @@ void count_breakpoints(RequestBook& book, const RequestIndex& index, const RowPl
   }
 }
 
+/// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
+void move_memory(RequestBook& book, MemoryArena& arena, std::optional<MemoryPart> without_room = std::nullopt) {
+  book.ask_for_nobody();
+  for (std::size_t part = 0; part < book.lack.size(); ++part)
+    if (const std::int32_t numbers = std::exchange(book.lack[part], 0); numbers > 0)
+      arena.note_lack(static_cast<MemoryPart>(part), numbers);
+  arena.balance(without_room);
+}
+
+/// After tiers have answered: their transfers come before the copies of KV, and read it from where it lay.
+void note_moved_kv(RequestBook& book, MemoryArena& arena, TenantMarks* marks) {
+  if (arena.kv_copies().empty()) return;
+  book.news.kv_moved(arena.moved_to());
+  if (marks != nullptr) marks->kv_moved(arena.kv_copies());
+}
+
 }  // namespace
 
 RequestLife::RequestLife(const RequestCacheOptions& options)
@@ -44,7 +60,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
       group_commits_(book_.groups) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
-  free_requests_.reserve(book_.records.size());
+  free_requests_.reserve(static_cast<std::size_t>(options.max_requests));
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   if (options.scrub) marks_.emplace(book_.options, book_.states);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
@@ -54,6 +70,10 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     book_.news.set_tiers(tiers_->index());
   }
   epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
+  if (options.prefixes.pins > 0 || options.prefixes.prefetches > 0) {
+    prefixes_.emplace(book_, *index_, *epochs_, clock_, tiers_ ? &*tiers_ : nullptr, marks_ ? &*marks_ : nullptr);
+    epochs_->set_holder(*prefixes_);
+  }
   if (book_.tenants) book_.tenants->set_index(*index_);
   if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
@@ -63,10 +83,9 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   check_prompt(prompt, book_.options.max_request_tokens, clock_.least_s());
   require(prompt.breakpoints.empty() || !book_.in_columns || book_.columns.mode != AlignMode::none, "breakpoints",
           prompt.breakpoints.size(), "positions are named, and mode none keeps no state that is found again");
-  if (free_requests_.empty()) {
-    book_.now_s = clock_.at(prompt.now_s);
-    return std::nullopt;
-  }
+  book_.now_s = clock_.at(prompt.now_s);
+  if (prefixes_) prefixes_->end_leases();
+  if (free_requests_.empty()) return std::nullopt;
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
@@ -75,7 +94,6 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   if (book_.tenants) book_.tenants->begin(id, prompt.name_space.salt);
-  book_.now_s = clock_.at(prompt.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = name_space, .media = prompt.media});
   if (!opened) {
     if (tiers_) tiers_->end_call();
@@ -157,25 +175,9 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   book_.passes.push();
   if (pass.ready) place_busy_rows(pass);
-  if (arena_ && pass.without_room > 0) move_memory(MemoryPart::kv);
+  if (arena_ && pass.without_room > 0) move_memory(book_, *arena_, MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
-}
-
-/// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
-void RequestLife::move_memory(std::optional<MemoryPart> without_room) {
-  book_.ask_for_nobody();
-  for (std::size_t part = 0; part < book_.lack.size(); ++part)
-    if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
-      arena_->note_lack(static_cast<MemoryPart>(part), numbers);
-  arena_->balance(without_room);
-}
-
-/// After tiers have answered: their transfers come before the copies of KV, and read it from where it lay.
-void RequestLife::note_moved_kv() {
-  if (arena_->kv_copies().empty()) return;
-  book_.news.kv_moved(arena_->moved_to());
-  if (marks_) marks_->kv_moved(arena_->kv_copies());
 }
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
@@ -306,10 +308,10 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   book_.passes.pop_oldest();
   lookups_.commit();
   PassCommit commit = take_commit();
-  if (arena_) move_memory();
+  if (arena_) move_memory(book_, *arena_);
   if (tiers_) tiers_->end_call();
   if (arena_) {
-    note_moved_kv();
+    note_moved_kv(book_, *arena_, marks_ ? &*marks_ : nullptr);
     commit.memory = arena_->take();
   }
   return commit;
@@ -398,6 +400,7 @@ void RequestLife::reset() {
     return;
   }
   while (book_.passes.size() > 0) drop_newest();
+  if (prefixes_) prefixes_->end_all();
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
   if (tiers_) tiers_->index().reset();
@@ -415,7 +418,7 @@ void RequestLife::check_invariants() const {
   std::int32_t running = 0;
   for (std::size_t i = 0; i < book_.records.size(); ++i) {
     const RequestRecord& record = book_.records[i];
-    running += record.running;
+    running += record.running && !record.holds_prefix;
     require_invariant(record.running || record.quiet_until == 0, structure, "a request that ended is quiet");
     if (!record.running) continue;
     require_invariant(record.computed <= std::ssize(record.tokens.all()), structure, "more is computed than known");
@@ -431,7 +434,7 @@ void RequestLife::check_invariants() const {
                         "the slots of a state are out of date");
   }
   require_invariant(running == book_.running, structure, "the number of running requests is wrong");
-  require_invariant(free_requests_.size() + static_cast<std::size_t>(running) == book_.records.size(), structure,
+  require_invariant(std::ssize(free_requests_) + running == book_.options.max_requests, structure,
                     "a request number is lost");
   for (std::size_t p = 0; p < book_.passes.size(); ++p)
     for (std::size_t i = 0; i < book_.passes.at(p).rows.size(); ++i)
@@ -445,6 +448,7 @@ void RequestLife::check_invariants() const {
     book_.tenants->check(now.kv_tokens / book_.options.block_size_tokens, now.states + (live_too ? running : 0));
   }
   lookups_.check();
+  if (prefixes_) prefixes_->check();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

@@ -4,6 +4,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/batch_check.hpp"
+#include "serve/held_prefixes.hpp"
 #include "serve/memory_arena.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
@@ -49,6 +50,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] CacheArena* arena() noexcept override { return arena_ ? &*arena_ : nullptr; }
   [[nodiscard]] CacheEpochs& epochs() noexcept override { return *epochs_; }
   [[nodiscard]] CacheTenants* tenants() noexcept override { return book_.tenants ? &*book_.tenants : nullptr; }
+  [[nodiscard]] CachePrefixes* prefixes() noexcept override { return prefixes_ ? &*prefixes_ : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
@@ -70,8 +72,6 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
-  void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
-  void note_moved_kv();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;
@@ -88,6 +88,7 @@ class RequestLife final : public RequestCache {
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;
   RequestClock clock_;
+  std::optional<HeldPrefixes> prefixes_;
 };
 
 }  // namespace stateport::detail

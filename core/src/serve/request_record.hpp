@@ -43,6 +43,7 @@ struct alignas(64) RequestRecord {
   KvRow kv;  ///< all that memory was found for
   bool running = false;
   bool begun = false;           ///< a pass was committed: the state is where StateTable says, no longer in its hit
+  bool holds_prefix = false;    ///< no request: a pin or a prefetch has this row (HeldPrefixes)
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
   NamespaceTag tag{};           ///< of the prompt's namespace
   Namespace name_space;         ///< of the epoch in which it started
@@ -81,7 +82,7 @@ class StateTable {
 /// Throws InvalidArgument unless the request runs.
 inline void check_running(std::span<const RequestRecord> records, RequestId request) {
   const bool runs = request.valid() && request.index() < records.size() && records[request.index()].running &&
-                    records[request.index()].id == request;
+                    !records[request.index()].holds_prefix && records[request.index()].id == request;
   require(runs, "request", request, "is not running");
 }
 

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/serve/cache_options.hpp>
+#include <stateport/core/serve/cache_prefixes.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
@@ -234,6 +235,9 @@ class RequestCache {
 
   /// The shares of tenants; nullptr without RequestCacheOptions::tenant_quotas.
   [[nodiscard]] virtual CacheTenants* tenants() noexcept = 0;
+
+  /// Pins and prefetches; nullptr without RequestCacheOptions::prefixes.
+  [[nodiscard]] virtual CachePrefixes* prefixes() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
