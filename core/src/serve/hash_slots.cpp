@@ -122,7 +122,10 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
   if (before.valid()) allocator_.unpin(before);
   request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
-  if (request.pinned.valid()) book_.note_reuse(id, request.pinned);
+  if (request.pinned.valid()) {
+    book_.note_reuse(id, request.pinned);
+    book_.note_shared_state(id, 0, request.pinned);
+  }
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return {.reused_tokens = match.skip_tokens,
           .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
@@ -205,6 +208,8 @@ void HashSlots::publish(Pass&) {
     const std::size_t wanted = checkpoints_.size();
     book_.note_lack(MemoryPart::states, static_cast<std::int64_t>(wanted) - slots_.free_slots());
     given_.resize(wanted);
+    while (slots_.free_slots() < std::ssize(checkpoints_) && budget_.evict_demoted_state()) {
+    }
     if (book_.tenants) {
       take_slots_by_shares();
     } else if (const SlotDemand demand = allocator_.try_allocate(blocks_, given_); !demand.met()) {
@@ -296,6 +301,7 @@ void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   allocator_.register_hashes({&block, 1}, {&hash, 1});
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
+  if (book_.sessions) book_.sessions->take_state(0, slot, block.value());
   book_.ages.made(slot, book_.now_s);
   book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
@@ -309,6 +315,7 @@ bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cac
   // The slot of a shared block may be the target of another request's load.
   if (allocator_.has_state(blocks[end - 1])) return false;
   book_.note_lack(MemoryPart::states, 1 - slots_.free_slots());
+  if (slots_.free_slots() == 0) budget_.evict_demoted_state();
   const bool has_slot = allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met();
   budget_.drop_useless_of_victims();
   if (!has_slot) return false;
@@ -350,6 +357,7 @@ void HashSlots::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
   if (!slot.valid()) return;
   book_.news.state_removed(0, state_prefix_[slot.index()]);
+  if (book_.sessions) book_.sessions->give_state(0, slot);
   if (!book_.forgetting) book_.ages.lost(slot, book_.now_s);
   published_slot_[block.index()] = {};
 }

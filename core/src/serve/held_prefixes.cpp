@@ -46,6 +46,7 @@ void HeldPrefixes::open(RequestId row, const Prompt& prompt) {
   book_.set_breakpoints(row, {});
   if (marks_ != nullptr) marks_->begin(row, prompt.name_space.salt);
   if (book_.tenants) book_.tenants->begin(row, prompt.name_space.salt);
+  if (book_.sessions) book_.sessions->begin(row, 0, book_.now_s);
   book_.opened[row.index()] = *index_.open(row, {.name_space = record.name_space, .media = prompt.media});
   record.running = true;
   record.computed = book_.opened_of(row).reused_tokens;
@@ -55,6 +56,7 @@ void HeldPrefixes::open(RequestId row, const Prompt& prompt) {
 void HeldPrefixes::close(RequestId& row) {
   book_.ask(row);
   index_.close(row, RequestEnd::aborted, {});
+  if (book_.sessions) book_.sessions->note_change();
   book_.records[row.index()].running = false;
   row = row.next();
 }

@@ -11,6 +11,7 @@
 #include "serve/radix_slots.hpp"
 #include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
+#include "serve/session_book.hpp"
 #include "serve/tenant_shares.hpp"
 
 #include <utility>
@@ -135,6 +136,7 @@ void check_options(const RequestCacheOptions& options) {
   detail::require_arena(options);
   detail::require_share_running(options);
   detail::require_prefix_options(options);
+  detail::require_session_options(options);
   static_cast<void>(scratch_slots(options));
   const auto check_fingerprint = [&](std::uint64_t fingerprint) {
     require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",

@@ -94,6 +94,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   if (book_.tenants) book_.tenants->begin(id, prompt.name_space.salt);
+  if (book_.sessions) book_.sessions->begin(id, prompt.hint.session, book_.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = name_space, .media = prompt.media});
   if (!opened) {
     if (tiers_) tiers_->end_call();
@@ -355,6 +356,7 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   if (book_.record(request).stale) how = RequestEnd::aborted;
   book_.ask(request);
   index_->close(request, how, known);
+  if (book_.sessions) book_.sessions->end(request, known, book_.now_s);
   if (book_.tenants) book_.tenants->keep_to_limits();
   book_.ask_for_nobody();
   if (arena_) arena_->make_room();
@@ -403,6 +405,7 @@ void RequestLife::reset() {
   if (prefixes_) prefixes_->end_all();
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
+  if (book_.sessions) book_.sessions->clear_contents();
   if (tiers_) tiers_->index().reset();
   book_.news.cleared();
   clock_.restart();
@@ -449,6 +452,7 @@ void RequestLife::check_invariants() const {
   }
   lookups_.check();
   if (prefixes_) prefixes_->check();
+  if (book_.sessions) book_.sessions->check();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

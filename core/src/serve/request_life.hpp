@@ -51,6 +51,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] CacheEpochs& epochs() noexcept override { return *epochs_; }
   [[nodiscard]] CacheTenants* tenants() noexcept override { return book_.tenants ? &*book_.tenants : nullptr; }
   [[nodiscard]] CachePrefixes* prefixes() noexcept override { return prefixes_ ? &*prefixes_ : nullptr; }
+  [[nodiscard]] CacheSessions* sessions() noexcept override { return book_.sessions ? &*book_.sessions : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }

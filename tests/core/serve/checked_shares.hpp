@@ -79,6 +79,7 @@ class CheckedShares final : public RequestCache {
   CacheEpochs& epochs() noexcept override { return cache_->epochs(); }
   CacheTenants* tenants() noexcept override { return &tenants_; }
   CachePrefixes* prefixes() noexcept override { return cache_->prefixes(); }
+  CacheSessions* sessions() noexcept override { return cache_->sessions(); }
   void reset() override {
     cache_->reset();
     for (const auto& [salt, quota] : quotas_) REQUIRE(bytes_of(quota.salt) == 0);

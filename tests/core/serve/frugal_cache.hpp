@@ -74,6 +74,7 @@ class FrugalCache final : public RequestCache {
   CacheEpochs& epochs() noexcept override { return *epochs_; }
   CacheTenants* tenants() noexcept override { return tenants_.get(); }
   CachePrefixes* prefixes() noexcept override { return prefixes_.get(); }
+  CacheSessions* sessions() noexcept override { return cache_->sessions(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }

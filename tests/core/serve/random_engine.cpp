@@ -38,7 +38,7 @@ bool is_load(const Transfer& transfer) {
 ReuseHint random_hint(Random& random) {
   return {.last_turn = random.chance(20),
           .expected_idle_s = random.chance(20) ? 30.0 : 0,
-          .session = random.chance(20) ? 1u + static_cast<std::uint64_t>(random.between(0, 3)) : 0};
+          .session = random.chance(60) ? 1u + static_cast<std::uint64_t>(random.between(0, 3)) : 0};
 }
 
 /// The answer of start() agrees with the statistics after the request ended, and names a reason if a whole block is
@@ -140,6 +140,10 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
   if (random.chance(40) && !(in_columns(kind) && columns(options).mode == AlignMode::none))
     options.prefixes = {.pins = random.between32(1, 4),
                         .pinned_bytes = options.memory.of(random.between(10, 200), random.between(1, 4))};
+  if (random.chance(40))
+    options.sessions = {.sessions = random.between32(1, 20),
+                        .idle_s = random.chance(30) ? static_cast<double>(random.between(1, 40)) : 0,
+                        .most_bytes = random.chance(30) ? options.memory.of(random.between(1, 100), 2) : 0};
   return options;
 }
 
@@ -190,6 +194,8 @@ void RandomEngine::join(const RandomEngine& other) {
 void RandomEngine::step() {
   if (cache_->tenants() != nullptr && random_.chance(5)) quotas += set_quota(random_, *cache_);
   prefixes_->step();
+  if (cache_->sessions() != nullptr && random_.chance(8))
+    closed += cache_->sessions()->close(1 + static_cast<std::uint64_t>(random_.between(0, 3)));
   const std::int64_t dice = random_.between(0, 19);
   for (int count = crowded_ ? random_.between32(0, 2) : static_cast<int>(dice < 4); count > 0; --count) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());

@@ -86,6 +86,7 @@ class RandomEngine {
   std::int64_t pin_hits = 0;    ///< of pinned prefixes, by prompts that were started to look
   std::int64_t prefetches = 0;  ///< that ended
   std::int64_t prefetched = 0;  ///< of these, with more tokens on the device
+  std::int64_t closed = 0;      ///< sessions
   std::int64_t refreshed = 0;   ///< requests that found more when they were looked up again
 
  private:

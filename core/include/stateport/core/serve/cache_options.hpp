@@ -146,6 +146,18 @@ struct PrefixOptions {
   std::int64_t prefetched_bytes = 0;  ///< that loads of prefetches may take together while they are under way
 };
 
+/// Sessions of a cache (CacheSessions), by ReuseHint::session.
+struct SessionOptions {
+  /// That the cache remembers, rounded up to a power of two; 0: none. Each uses 48 bytes; all together use 4 bytes for
+  /// each KV block or page and each checkpoint.
+  std::int32_t sessions = 0;
+  /// > 0: a session that no request named for this many seconds is closed with the next start().
+  double idle_s = 0;
+  /// > 0: contents of a session that owns more bytes are demoted, as if it were closed, until it owns no more than
+  /// that.
+  std::int64_t most_bytes = 0;
+};
+
 struct RequestCacheOptions {
   CacheIndex index = CacheIndex::hash;
   std::variant<SlotLayout, ColumnLayout> layout;  ///< of states in the engine's stores
@@ -186,6 +198,7 @@ struct RequestCacheOptions {
   std::int32_t tenant_quotas = 0;
   ShareRunning share_running;
   PrefixOptions prefixes;
+  SessionOptions sessions;
   /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;

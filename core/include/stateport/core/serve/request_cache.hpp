@@ -4,6 +4,7 @@
 #include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/serve/cache_prefixes.hpp>
+#include <stateport/core/serve/cache_sessions.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
@@ -238,6 +239,9 @@ class RequestCache {
 
   /// Pins and prefetches; nullptr without RequestCacheOptions::prefixes.
   [[nodiscard]] virtual CachePrefixes* prefixes() noexcept = 0;
+
+  /// Sessions that can be closed; nullptr without RequestCacheOptions::sessions.
+  [[nodiscard]] virtual CacheSessions* sessions() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
