@@ -85,12 +85,13 @@ PinnedPrefix HeldPrefixes::pin(const Prompt& prompt, double lease_s) {
   Pin& pin = *free;
   open(pin.row, prompt);
   PinnedPrefix answer{.tokens = book_.opened_of(pin.row).reused_tokens};
-  // An index by hash also holds KV behind the state, which the pin does not promise.
-  if (book_.opened_of(pin.row).cached_tokens > answer.tokens && answer.tokens > 0) {
+  // An index by hash also holds KV behind the state, which the pin does not promise. A close may evict, where a budget
+  // is exceeded.
+  for (Prompt held = prompt; answer.tokens > 0 && book_.opened_of(pin.row).cached_tokens > answer.tokens;) {
     close(pin.row);
-    Prompt shorter = prompt;
-    shorter.tokens = prompt.tokens.first(static_cast<std::size_t>(answer.tokens));
-    open(pin.row, shorter);
+    held.tokens = prompt.tokens.first(static_cast<std::size_t>(answer.tokens));
+    open(pin.row, held);
+    answer.tokens = book_.opened_of(pin.row).reused_tokens;
   }
   if (answer.tokens > 0) memory_.add(pin.row);
   answer.refused = answer.tokens > 0 && !memory_.fits();
