@@ -26,13 +26,17 @@ from stateport.cache_options import (
     CacheOptions,
     CacheStats,
     ColumnLayout,
+    PrefixOptions,
     PrefixWait,
+    SessionOptions,
     ShareRunning,
     SlotLayout,
     StartedRequest,
     StateGroup,
     TierUsage,
 )
+from stateport.cache_prefixes import PinnedPrefix, Prefetch, PrefixUsage
+from stateport.cache_sessions import SessionUsage
 from stateport.cache_tenants import TenantUsage
 from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
@@ -144,8 +148,12 @@ __all__ = [
     "OutOfMemory",
     "PassCommit",
     "PassPlan",
+    "PinnedPrefix",
     "PlannedCheckpoints",
+    "Prefetch",
+    "PrefixOptions",
     "PrefixTree",
+    "PrefixUsage",
     "PrefixWait",
     "RemoteClient",
     "RemoteOptions",
@@ -155,6 +163,8 @@ __all__ = [
     "Resharder",
     "ReuseHint",
     "Runtime",
+    "SessionOptions",
+    "SessionUsage",
     "SettledTransfers",
     "Shard",
     "ShareRunning",

@@ -16,7 +16,7 @@ namespace stateport::detail {
 SessionBook::SessionBook(const RequestCacheOptions& options)
     : options_(options),
       groups_(static_cast<std::int64_t>(group_count(options))),
-      table_(std::bit_ceil(std::max(static_cast<std::size_t>(options.sessions.sessions), ways))),
+      table_(std::bit_ceil(std::max(static_cast<std::size_t>(options.sessions.remembered), ways))),
       request_marks_(index_rows(options), no_mark),
       kv_marks_(static_cast<std::size_t>(kv_blocks(options)) + 1, no_mark),
       state_searches_(group_count(options)) {
@@ -204,7 +204,7 @@ void SessionBook::check() const {
 void require_session_options(const RequestCacheOptions& options) {
   const SessionOptions& sessions = options.sessions;
   constexpr std::int32_t most = 1 << 20;
-  require(sessions.sessions >= 0 && sessions.sessions <= most, "sessions.sessions", sessions.sessions,
+  require(sessions.remembered >= 0 && sessions.remembered <= most, "sessions.remembered", sessions.remembered,
           "must be from 0 to 1048576");
   require(std::isfinite(sessions.idle_s) && sessions.idle_s >= 0, "sessions.idle_s", sessions.idle_s,
           "must be finite and not negative");

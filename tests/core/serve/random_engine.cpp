@@ -141,7 +141,7 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
     options.prefixes = {.pins = random.between32(1, 4),
                         .pinned_bytes = options.memory.of(random.between(10, 200), random.between(1, 4))};
   if (random.chance(40))
-    options.sessions = {.sessions = random.between32(1, 20),
+    options.sessions = {.remembered = random.between32(1, 20),
                         .idle_s = random.chance(30) ? static_cast<double>(random.between(1, 40)) : 0,
                         .most_bytes = random.chance(30) ? options.memory.of(random.between(1, 100), 2) : 0};
   return options;

@@ -37,7 +37,7 @@ RequestCacheOptions session_cache(Combination index, std::int32_t prompts) {
                               .unchecked_layout = true,
                               .memory = session_cost,
                               .hash = BlockHashKind::xxh3_128,
-                              .sessions = {.sessions = 16}};
+                              .sessions = {.remembered = 16}};
   if (in_columns(index))
     options.layout = ColumnLayout{.groups = {{.block_size_tokens = 20, .blocks = prompts + 4}}};
   else
@@ -205,7 +205,7 @@ TEST_CASE("a session that is idle for too long is closed, and one that costs too
     CHECK(serve_session(*cache, session_prompt(0), 1, now_s) == 60);
     CHECK(cache->sessions()->usage(1).is_open);
 
-    options.sessions = {.sessions = 16, .most_bytes = 2 * session_prompt_bytes};
+    options.sessions = {.remembered = 16, .most_bytes = 2 * session_prompt_bytes};
     cache = make_request_cache(options);
     serve_session(*cache, session_prompt(90'000), 2, now_s);
     for (int i = 0; i < 5; ++i) serve_session(*cache, session_prompt(1000 * i), 1, now_s);
@@ -248,7 +248,7 @@ TEST_CASE("pins and floors of tenants keep contents of closed sessions") {
 
 TEST_CASE("a table that is full remembers the sessions that were heard of last") {
   RequestCacheOptions options = session_cache(Combination::tree_slots, 40);
-  options.sessions.sessions = 1;  // 8 places
+  options.sessions.remembered = 1;  // 8 places
   const auto cache = make_request_cache(options);
   CacheSessions& sessions = *cache->sessions();
   double now_s = 0;
@@ -279,15 +279,15 @@ TEST_CASE("sessions that cannot be are refused") {
   const auto refused = [](const RequestCacheOptions& bad, const char* text) {
     CHECK_THROWS_WITH_AS(make_request_cache(bad), doctest::Contains(text), InvalidArgument);
   };
-  options.sessions = {.sessions = -1};
-  refused(options, "sessions.sessions = -1");
-  options.sessions = {.sessions = (1 << 20) + 1};
-  refused(options, "sessions.sessions");
-  options.sessions = {.sessions = 1, .idle_s = -1};
+  options.sessions = {.remembered = -1};
+  refused(options, "sessions.remembered = -1");
+  options.sessions = {.remembered = (1 << 20) + 1};
+  refused(options, "sessions.remembered");
+  options.sessions = {.remembered = 1, .idle_s = -1};
   refused(options, "sessions.idle_s = -1");
-  options.sessions = {.sessions = 1, .idle_s = std::numeric_limits<double>::infinity()};
+  options.sessions = {.remembered = 1, .idle_s = std::numeric_limits<double>::infinity()};
   refused(options, "sessions.idle_s");
-  options.sessions = {.sessions = 1, .most_bytes = -1};
+  options.sessions = {.remembered = 1, .most_bytes = -1};
   refused(options, "sessions.most_bytes = -1");
   options.sessions = {};
   CHECK(make_request_cache(options)->sessions() == nullptr);
@@ -304,7 +304,7 @@ TEST_CASE("whatever an engine does with sessions, every state is right, and the 
         std::int64_t closed = 0, hits = 0, seeds = 0;
         for_each_seed(300, [&](Random& random, std::uint64_t) {
           RequestCacheOptions options = random_options(random, index);
-          options.sessions.sessions = random.between32(1, 20);
+          options.sessions.remembered = random.between32(1, 20);
           if (arena) draw_arena(random, options);
           if (tiers) options.tiers = random_tiers(random, options);
           RandomEngine engine(random, options);

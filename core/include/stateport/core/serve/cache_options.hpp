@@ -150,7 +150,7 @@ struct PrefixOptions {
 struct SessionOptions {
   /// That the cache remembers, rounded up to a power of two; 0: none. Each uses 48 bytes; all together use 4 bytes for
   /// each KV block or page and each checkpoint.
-  std::int32_t sessions = 0;
+  std::int32_t remembered = 0;
   /// > 0: a session that no request named for this many seconds is closed with the next start().
   double idle_s = 0;
   /// > 0: contents of a session that owns more bytes are demoted, as if it were closed, until it owns no more than

@@ -27,7 +27,7 @@ struct SessionUsage {
 /// no more than that. Pinned contents, those of running requests and those within a tenant's floor stay. Tiers below
 /// the device know no sessions.
 ///
-/// The cache remembers about SessionOptions::sessions sessions. A session that is seen later may replace one that was
+/// The cache remembers about SessionOptions::remembered sessions. A session that is seen later may replace one that was
 /// not heard of for long; contents of that one are then as those without a session.
 ///
 /// Ranks of a group make these calls at the same point of their sequence of calls. No call allocates. Not thread-safe,
