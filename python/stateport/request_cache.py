@@ -25,6 +25,7 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import calls
+from stateport._prompts import prompt_of
 from stateport.cache_arena import CacheArena, answered_memory
 from stateport.cache_epochs import CacheEpochs
 from stateport.cache_options import (
