@@ -15,7 +15,7 @@ namespace stateport::detail {
 /// Holds contents for no request.
 class PrefixHolder {
  public:
-  /// Gives up what is forgotten, before the index forgets it.
+  /// Gives up forgotten contents, before the index forgets them.
   virtual void end_stale() = 0;
 
  protected:

@@ -44,7 +44,7 @@ typedef struct stateport_prefetch {
   size_t transfer_count;
 } stateport_prefetch;
 
-/// What pins and prefetches hold now, and their numbers since the cache was made.
+/// Pins and prefetches: the memory that they hold now, and their numbers since the cache was made.
 typedef struct stateport_prefix_usage {
   size_t size;
   int32_t pins;

@@ -137,7 +137,7 @@ struct ShareRunning {
   std::int32_t longest_commits = 1024;
 };
 
-/// Pins and prefetches of a cache (CachePrefixes). Each of them reserves what a request reserves in the tables of the
+/// Pins and prefetches of a cache (CachePrefixes). Each of them reserves as much as a request in the tables of the
 /// cache, but no live slot. Bytes are counted by RequestCacheOptions::memory: KV in whole blocks, and states.
 struct PrefixOptions {
   std::int32_t pins = 0;              ///< at a time
