@@ -116,6 +116,26 @@ TEST_CASE("contents of a closed session go before all others, whatever the order
     }
 }
 
+TEST_CASE("where states alone are scarce, those of a closed session go first") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = session_cache(index, 4);
+    options.kv_tokens = 40 * 64;
+    const auto cache = make_request_cache(options);
+    CacheSessions& sessions = *cache->sessions();
+    double now_s = 0;
+    for (unsigned i = 0; i < 4; ++i) serve_session(*cache, session_prompt(1000 * static_cast<int>(i)), 1 + i, now_s);
+    CHECK(sessions.close(4));
+    for (int i = 10; i < 20 && sessions.usage(4).states > 0; ++i) {
+      serve_session(*cache, session_prompt(1000 * i), 0, now_s);
+      for (unsigned session = 1; session < 4; ++session) CHECK(sessions.usage(session).states == 1);
+    }
+    CHECK(sessions.usage(4).states == 0);
+    for (unsigned i = 0; i < 3; ++i)
+      CHECK(serve_session(*cache, session_prompt(1000 * static_cast<int>(i)), 1 + i, now_s) == 60);
+  }
+}
+
 TEST_CASE("a session that speaks again is open, and its contents compete as before") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
