@@ -155,6 +155,7 @@ TEST_CASE("a pin keeps exactly the prefix that has a state, and says how long it
 
 TEST_CASE("KV behind the state of a pin can be evicted") {
   RequestCacheOptions options = pinning_cache(Combination::hash_slots, 3);
+  options.max_requests = 3;
   const auto cache = make_request_cache(options);
   double now_s = 0;
   serve_held(*cache, held_prompt(0, 41), now_s);
@@ -174,8 +175,13 @@ TEST_CASE("KV behind the state of a pin can be evicted") {
   const HeldPrompt second = held_prompt(80'000, 63);
   const auto other = cache->start({.tokens = second, .now_s = now_s});
   REQUIRE(other);
-  const std::array both = {row, PassRow{.request = other->request, .tokens = 60}};
-  CHECK(cache->plan(both).rows_without_room == 0);
+  // And one of 16: with all 60 tokens of KV held there would be no room for it.
+  const HeldPrompt third = held_prompt(90'000, 17);
+  const auto small = cache->start({.tokens = third, .now_s = now_s});
+  REQUIRE(small);
+  const std::array all = {row, PassRow{.request = other->request, .tokens = 60},
+                          PassRow{.request = small->request, .tokens = 16}};
+  CHECK(cache->plan(all).rows_without_room == 0);
   cache->check_invariants();
 }
 
