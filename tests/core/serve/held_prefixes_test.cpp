@@ -348,7 +348,9 @@ struct TieredCache {
       std::vector<TransferResult> results;
       for (const auto id : under_way) results.push_back({.id = id, .status = status});
       under_way.clear();
-      take(cache->tiers()->settle(results).transfers);
+      const SettledTransfers settled = cache->tiers()->settle(results);
+      CHECK(settled.ready_requests == 0);  // no request of the tests waits
+      take(settled.transfers);
     }
     cache->check_invariants();
   }

@@ -136,6 +136,27 @@ TEST_CASE("where states alone are scarce, those of a closed session go first") {
   }
 }
 
+TEST_CASE("the live slot of a request does not cost the closed session's state that it continues from") {
+  RequestCacheOptions options = session_cache(Combination::tree_slots, 8);
+  slots(options).checkpoints = 2;
+  const auto cache = make_request_cache(options);
+  double now_s = 0;
+  serve_session(*cache, session_prompt(0), 1, now_s);
+  serve_session(*cache, session_prompt(1000), 0, now_s);
+  const SessionPrompt running = session_prompt(2000, 63);
+  const auto other = cache->start({.tokens = running, .now_s = now_s});
+  REQUIRE(other);
+  const PassRow row{.request = other->request, .tokens = 60};
+  constexpr std::int32_t none = 0;
+  static_cast<void>(cache->commit(cache->plan({&row, 1}).pass, {&none, 1}, {}));
+  CHECK(cache->sessions()->close(1));
+  const SessionPrompt again = session_prompt(0);
+  const auto started = cache->start({.tokens = again, .now_s = now_s});
+  REQUIRE(started);
+  CHECK(started->reused_tokens == 60);
+  cache->check_invariants();
+}
+
 TEST_CASE("a session that speaks again is open, and its contents compete as before") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
