@@ -28,6 +28,10 @@ STRUCTS = [
      "c/src/request_cache.cpp"),
     ("ShareRunning", CACHE, "stateport_share_running", "cache_options.h", "ShareRunning", "cache_options.py",
      "c/src/request_cache.cpp"),
+    ("PrefixOptions", CACHE, "stateport_prefix_options", "cache_options.h", "PrefixOptions", "cache_options.py",
+     "c/src/request_cache.cpp"),
+    ("SessionOptions", CACHE, "stateport_session_options", "cache_options.h", "SessionOptions", "cache_options.py",
+     "c/src/request_cache.cpp"),
     ("RequestCacheOptions", CACHE, "stateport_request_cache_options", "cache_options.h", "CacheOptions",
      "cache_options.py", "c/src/request_cache.cpp"),
     ("TierOptions", TIERS, "stateport_tier_options", "transfers.h", "TierOptions", "tier_options.py",
@@ -47,7 +51,7 @@ RENAMED = {
 FLAT = {"ExtentShape": (MOVES, "_extent_")}
 # Defaults of C++ that are objects, with their text in Python.
 OBJECTS = {"layout": "SlotLayout()", "eviction": "None", "tiers": "None", "kv_elsewhere": "None", "groups": "()",
-           "arena": "None", "share_running": "None"}
+           "arena": "None", "share_running": "None", "prefixes": "None", "sessions": "None"}
 NO_LIMIT = "std::numeric_limits<std::int64_t>::max()"
 
 

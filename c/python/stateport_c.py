@@ -236,13 +236,17 @@ StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, con
 ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t,
                       tail_tokens=c_int64)
 ShareRunning = struct("ShareRunning", least_tokens=c_int64, longest_commits=c_int32)
+PrefixOptions = struct("PrefixOptions", pins=c_int32, pinned_bytes=c_int64, prefetches=c_int32,
+                       prefetched_bytes=c_int64)
+SessionOptions = struct("SessionOptions", remembered=c_int32, idle_s=c_double, most_bytes=c_int64)
 RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, slots=POINTER(SlotLayout),
                              columns=POINTER(ColumnLayout), max_requests=c_int32, max_request_tokens=c_int64,
                              drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64, unchecked_layout=FLAG,
                              eviction=POINTER(EvictionOptions), position_tokens=c_int32, hash=c_int32,
                              hash_seed=c_uint64, epoch=c_uint64, overlap=FLAG, events=FLAG, scrub=FLAG,
-                             tenant_quotas=c_int32, share_running=POINTER(ShareRunning), tiers=POINTER(TierOptions),
-                             cost_linear=c_double, cost_quadratic=c_double)
+                             tenant_quotas=c_int32, share_running=POINTER(ShareRunning),
+                             prefixes=POINTER(PrefixOptions), sessions=POINTER(SessionOptions),
+                             tiers=POINTER(TierOptions), cost_linear=c_double, cost_quadratic=c_double)
 HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=FLAG, salt=c_void_p, salt_bytes=c_size_t,
                      adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64)
 MediaKey = struct("MediaKey", id=c_void_p, id_bytes=c_size_t, first_token=c_int64)
@@ -330,6 +334,13 @@ MemoryPlan = struct("MemoryPlan", kv_copies=POINTER(SlotCopy), kv_copy_count=c_s
                     move_count=c_size_t)
 (FORGET_NAME_SPACE, FORGET_EXTRA_KEY, FORGET_SALT) = range(3)
 FORGET_BY = ("name_space", "extra_key", "salt")
+PinnedPrefix = struct("PinnedPrefix", pin=c_uint64, tokens=c_int64, refused=FLAG)
+Prefetch = struct("Prefetch", prefetch=c_uint64, cached_tokens=c_int64, load_tokens=c_int64, load_bytes=c_int64,
+                  load_medium=c_int32, refused=FLAG, transfers=POINTER(Transfer), transfer_count=c_size_t)
+PrefixUsage = struct("PrefixUsage", pins=c_int32, pinned_kv_tokens=c_int64, pinned_states=c_int64, pinned_bytes=c_int64,
+                     prefetches=c_int32, made_pins=c_int64, refused_pins=c_int64, ended_leases=c_int64,
+                     made_prefetches=c_int64, refused_prefetches=c_int64, prefetched_tokens=c_int64)
+SessionUsage = struct("SessionUsage", is_open=FLAG, kv_tokens=c_int64, states=c_int64, bytes=c_int64)
 SettledTransfers = struct("SettledTransfers", ready_requests=c_int32, transfers=POINTER(Transfer),
                           transfer_count=c_size_t)
 Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
@@ -473,27 +484,29 @@ FUNCTIONS = {
     "request_cache_check": "p", "request_cache_take_memory": "pp", "request_cache_settle_move": "pui",
     "request_cache_is_mapped": "piip", "request_cache_arena_usage": "pp", "request_cache_advance_epoch": "pup",
     "request_cache_epoch": "pp", "request_cache_forget": "ppi", "request_cache_is_stale": "plp",
-    "request_cache_set_quota": "ppll", "request_cache_tenant_usage": "pppp", "request_cache_settle": "ppzp",
-    "request_cache_loading": "ppzp", "request_cache_drain": "pp", "request_cache_attach": "pipzpp",
-    "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip", "model_layout_create": "ppzp",
-    "model_layout_find": "tpp", "model_layout_destroy": "p", "model_layout_fingerprint": "pp",
-    "model_layout_spec": "ppp", "slot_allocator_create": "pp", "slot_allocator_destroy": "p",
-    "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
-    "slot_allocator_release_blocks": "ppz", "slot_allocator_register_blocks": "ppppz",
-    "slot_allocator_deregister_blocks": "ppz", "slot_allocator_clear_blocks": "p",
-    "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p", "slot_allocator_allocate_slots": "ppzp",
-    "slot_allocator_evict": "plp", "slot_allocator_peek_victims": "ppzp", "slot_allocator_slot_of": "pip",
-    "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz", "slot_allocator_note_served": "pp",
-    "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp", "slot_allocator_withdraw": "pi",
-    "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip", "slot_allocator_unpin": "pi",
-    "slot_allocator_check": "p", "elastic_memory_create": "pp", "elastic_memory_destroy": "p",
-    "elastic_memory_usage": "pp", "elastic_store_create": "ppppp", "elastic_store_describe": "pp",
-    "elastic_store_is_mapped": "pip", "elastic_store_map": "pi", "elastic_store_unmap": "pi",
-    "memory_mover_create": "pppp", "memory_mover_destroy": "p", "memory_mover_carry_out": "pppip",
-    "file_tier_create": "pp", "file_tier_destroy": "p", "file_tier_describe": "pp", "file_tier_layout": "piip",
-    "file_tier_section": "piizpp", "file_tier_write": "puppz", "file_tier_read": "puppz", "file_tier_poll": "ppzp",
-    "file_tier_wait": "p", "file_tier_lookup": "ppzp", "file_tier_remove": "ppz", "file_tier_keys": "ppzp",
-    "file_tier_check": "p", "remote_objects_create": "up", "remote_objects_destroy": "p",
+    "request_cache_pin": "ppdp", "request_cache_unpin": "pup", "request_cache_prefetch": "ppp",
+    "request_cache_prefetching": "pup", "request_cache_prefix_usage": "pp", "request_cache_close_session": "pup",
+    "request_cache_session_usage": "pup", "request_cache_set_quota": "ppll", "request_cache_tenant_usage": "pppp",
+    "request_cache_settle": "ppzp", "request_cache_loading": "ppzp", "request_cache_drain": "pp",
+    "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip",
+    "model_layout_create": "ppzp", "model_layout_find": "tpp", "model_layout_destroy": "p",
+    "model_layout_fingerprint": "pp", "model_layout_spec": "ppp", "slot_allocator_create": "pp",
+    "slot_allocator_destroy": "p", "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz",
+    "slot_allocator_retain_blocks": "ppz", "slot_allocator_release_blocks": "ppz",
+    "slot_allocator_register_blocks": "ppppz", "slot_allocator_deregister_blocks": "ppz",
+    "slot_allocator_clear_blocks": "p", "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p",
+    "slot_allocator_allocate_slots": "ppzp", "slot_allocator_evict": "plp", "slot_allocator_peek_victims": "ppzp",
+    "slot_allocator_slot_of": "pip", "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz",
+    "slot_allocator_note_served": "pp", "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp",
+    "slot_allocator_withdraw": "pi", "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip",
+    "slot_allocator_unpin": "pi", "slot_allocator_check": "p", "elastic_memory_create": "pp",
+    "elastic_memory_destroy": "p", "elastic_memory_usage": "pp", "elastic_store_create": "ppppp",
+    "elastic_store_describe": "pp", "elastic_store_is_mapped": "pip", "elastic_store_map": "pi",
+    "elastic_store_unmap": "pi", "memory_mover_create": "pppp", "memory_mover_destroy": "p",
+    "memory_mover_carry_out": "pppip", "file_tier_create": "pp", "file_tier_destroy": "p", "file_tier_describe": "pp",
+    "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz", "file_tier_read": "puppz",
+    "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp", "file_tier_remove": "ppz",
+    "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up", "remote_objects_destroy": "p",
     "remote_store_in_process": "ppip", "remote_store_valkey": "pp", "remote_store_mooncake": "pp",
     "remote_store_callbacks": "pp", "remote_store_destroy": "p", "remote_store_register": "ppz",
     "remote_store_unregister": "ppz", "remote_store_put": "ppz", "remote_store_get": "ppz",

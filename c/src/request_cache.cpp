@@ -71,6 +71,19 @@ ShareRunning read_share_running(const stateport_share_running* share) {
   return wanted;
 }
 
+PrefixOptions read_prefix_options(const stateport_prefix_options* options) {
+  const auto given = read_optional_struct(options, "prefixes");
+  return {.pins = given.pins,
+          .pinned_bytes = given.pinned_bytes,
+          .prefetches = given.prefetches,
+          .prefetched_bytes = given.prefetched_bytes};
+}
+
+SessionOptions read_session_options(const stateport_session_options* options) {
+  const auto given = read_optional_struct(options, "sessions");
+  return {.remembered = given.remembered, .idle_s = given.idle_s, .most_bytes = given.most_bytes};
+}
+
 }  // namespace
 
 RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
@@ -89,6 +102,8 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .scrub = given.scrub != 0,
                              .tenant_quotas = given.tenant_quotas,
                              .share_running = read_share_running(given.share_running),
+                             .prefixes = read_prefix_options(given.prefixes),
+                             .sessions = read_session_options(given.sessions),
                              .tiers = read_tier_options(given.tiers)};
   require((given.slots == nullptr) != (given.columns == nullptr), "slots", given.slots == nullptr ? "null" : "given",
           "must be given if and only if columns is null");

@@ -9,6 +9,7 @@
 #include "eviction.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
+#include "read_prompt.hpp"
 
 #include <algorithm>
 #include <array>
@@ -29,26 +30,6 @@ static_assert(STATEPORT_FINISHED == static_cast<int>(RequestEnd::finished) &&
 constexpr std::size_t events_at_once = 64;
 
 using HeldCache = Held<CacheObject>;
-
-/// A prompt of C as C++ wants it.
-struct ReadPrompt {
-  std::vector<MediaKey> media;
-  Prompt prompt;
-
-  explicit ReadPrompt(const stateport_prompt& given)
-      : prompt{.tokens = array(given.tokens, given.count, "tokens"),
-               .name_space = from_c(given.name_space),
-               .media = {},
-               .hint = read_hint(given.hint, "hint"),
-               .now_s = given.now_s,
-               .search = enumerator(given.search, PromptSearch::device, "search"),
-               .breakpoints = array(given.breakpoints, given.breakpoint_count, "breakpoints")} {
-    for (const stateport_media_key& key : read_structs(given.media, given.media_count, "media")) {
-      const auto id = array(static_cast<const char*>(key.id), key.id_bytes, "id");
-      media.push_back({std::string_view(id.data(), id.size()), key.first_token});
-    }
-  }
-};
 
 [[noreturn]] void throw_no_room(const RequestCache& cache) {
   const bool numbers = cache.running_requests() == cache.options().max_requests;
@@ -224,9 +205,8 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
     std::size_t& started = checked(done, "done");
     started = 0;
     held->transfers.clear();
-    for (ReadPrompt& given : wanted) {
-      given.prompt.media = given.media;
-      const auto request = held->cache->start(given.prompt);
+    for (const ReadPrompt& given : wanted) {
+      const auto request = held->cache->start(given.prompt());
       if (!request) throw_no_room(*held->cache);
       result.write(started, held->with_transfers(to_c(*request), request->transfers));
       ++started;

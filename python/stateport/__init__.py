@@ -27,13 +27,17 @@ from stateport.cache_options import (
     CacheOptions,
     CacheStats,
     ColumnLayout,
+    PrefixOptions,
     PrefixWait,
+    SessionOptions,
     ShareRunning,
     SlotLayout,
     StartedRequest,
     StateGroup,
     TierUsage,
 )
+from stateport.cache_prefixes import PinnedPrefix, Prefetch, PrefixUsage
+from stateport.cache_sessions import SessionUsage
 from stateport.cache_tenants import TenantUsage
 from stateport.cache_tiers import SettledTransfers
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
@@ -146,8 +150,12 @@ __all__ = [
     "OutOfMemory",
     "PassCommit",
     "PassPlan",
+    "PinnedPrefix",
     "PlannedCheckpoints",
+    "Prefetch",
+    "PrefixOptions",
     "PrefixTree",
+    "PrefixUsage",
     "PrefixWait",
     "RemoteClient",
     "RemoteOptions",
@@ -157,6 +165,8 @@ __all__ = [
     "Resharder",
     "ReuseHint",
     "Runtime",
+    "SessionOptions",
+    "SessionUsage",
     "SettledTransfers",
     "Shard",
     "ShareRunning",

@@ -149,6 +149,39 @@ class ShareRunning:
 
 
 @dataclasses.dataclass(frozen=True)
+class PrefixOptions:
+    """Pins and prefetches of a cache: see CachePrefixes. Bytes are counted by state_bytes and kv_bytes_per_token of
+    CacheOptions.eviction: KV in whole blocks, and states.
+
+    pins: at a time; not in mode "none". pinned_bytes: that pins may keep together. prefetches: at a time; needs tiers.
+    prefetched_bytes: that loads of prefetches may take together while they are under way."""
+
+    pins: int = 0
+    pinned_bytes: int = 0
+    prefetches: int = 0
+    prefetched_bytes: int = 0
+
+    def struct(self) -> Any:
+        return _c.PrefixOptions(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionOptions:
+    """Sessions of a cache, by ReuseHint.session: see CacheSessions.
+
+    remembered: sessions that the cache knows at a time, rounded up to a power of two. idle_s: > 0: a session that no request named for
+    this many seconds is closed with the next start. most_bytes: > 0: contents of a session that owns more bytes are
+    demoted until it owns no more than that."""
+
+    remembered: int = 0
+    idle_s: float = 0.0
+    most_bytes: int = 0
+
+    def struct(self) -> Any:
+        return _c.SessionOptions(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
 class CacheOptions:
     """Options of a request cache.
 
@@ -168,6 +201,7 @@ class CacheOptions:
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
     PassPlan.scrub_…, GroupPlan.clear. tenant_quotas: tenants that can have a quota at a time, at most 64: see
     CacheTenants. share_running: prompts wait for requests that compute their prefix; None: no prompt waits.
+    prefixes: pins and prefetches; None: neither. sessions: that can be closed; None: none.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
     index: str = "hash"
@@ -188,6 +222,8 @@ class CacheOptions:
     scrub: bool = False
     tenant_quotas: int = 0
     share_running: ShareRunning | None = None
+    prefixes: PrefixOptions | None = None
+    sessions: SessionOptions | None = None
     tiers: TierOptions | None = None
     cost_linear: float = 0.0
     cost_quadratic: float = 0.0
@@ -199,7 +235,8 @@ class CacheOptions:
             values[name] = _number_of(name, values[name], allowed)
         check_seed("hash_seed", self.hash_seed)
         integer("epoch", self.epoch, 0, (1 << 64) - 1)
-        for name, kind in (("eviction", Eviction), ("share_running", ShareRunning), ("tiers", TierOptions)):
+        for name, kind in (("eviction", Eviction), ("share_running", ShareRunning), ("prefixes", PrefixOptions),
+                           ("sessions", SessionOptions), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
             values[name] = values[name] and values[name].struct()

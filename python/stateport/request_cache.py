@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from stateport import _c
-from stateport._arguments import struct_of
 from stateport._arrays import (
     CACHE_EVENT,
     SLOT_COPY,
@@ -26,10 +25,10 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import calls
+from stateport._prompts import prompt_of
 from stateport.cache_arena import CacheArena, answered_memory
 from stateport.cache_epochs import CacheEpochs
 from stateport.cache_options import (
-    SEARCHES,
     CacheOptions,
     CacheStats,
     ColumnLayout,
@@ -38,18 +37,20 @@ from stateport.cache_options import (
     plain,
     started,
 )
+from stateport.cache_prefixes import CachePrefixes
+from stateport.cache_sessions import CacheSessions
 from stateport.cache_tenants import CacheTenants
 from stateport.cache_tiers import CacheTiers, answered_transfers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
-from stateport.hashing import MediaKey, Namespace, media_rows
+from stateport.hashing import MediaKey, Namespace
 from stateport.passes import EndedRequests, HitPlaces, PassCommit, PassPlan
 
 _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
 
 
-class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
+class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefixes, CacheSessions):
     """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
 
         start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort
@@ -111,13 +112,8 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants):
         breakpoints: at most 8 ascending positions at which later prompts may leave this one: where its system prompt or
         the text before its answer ends. The passes leave a checkpoint at each, whatever the placement: `chunk` ends
         there, or the pass saves its state on its way."""
-        if search not in SEARCHES:
-            raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
-        array, named = int32s("tokens", tokens), int64s("breakpoints", breakpoints)
-        prompt = _c.Prompt(tokens=address(array), count=len(array),
-                           name_space=struct_of("namespace", namespace, Namespace), media=media_rows(media),
-                           media_count=len(media), hint=struct_of("hint", hint, ReuseHint), now_s=now_s,
-                           search=SEARCHES.index(search), breakpoints=address(named), breakpoint_count=len(named))
+        prompt, _keep = prompt_of(tokens, namespace=namespace, media=media, now_s=now_s, search=search, hint=hint,
+                                  breakpoints=breakpoints)
         out, done = _c.StartedRequest(), ctypes.c_size_t()
         with self._turn:
             try:

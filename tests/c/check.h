@@ -103,6 +103,7 @@ void test_refused_plans(void);
 void test_cache_tiers(void);
 void test_cache_tiers_refusals(void);
 void test_cache_epochs(void);
+void test_cache_prefixes(void);
 void test_cache_tenants(void);
 void test_cache_waits(void);
 void test_cache_forks(void);

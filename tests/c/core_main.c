@@ -53,6 +53,7 @@ int main(void) {
   test_cache_tiers();
   test_cache_tiers_refusals();
   test_cache_epochs();
+  test_cache_prefixes();
   test_cache_tenants();
   test_cache_waits();
   test_cache_forks();

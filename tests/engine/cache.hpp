@@ -152,6 +152,7 @@ struct CacheOptions {
   bool refresh = false;     ///< prompts are looked up again when they are scheduled
   ShareRunning share;
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
+  bool held = false;     ///< prefixes are pinned and prefetched, and sessions closed, while requests run
   Fault fault = Fault::none;
 };
 

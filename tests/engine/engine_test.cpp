@@ -224,3 +224,19 @@ TEST_CASE("a schedule that fails is cut down and printed with its events") {
   for (const char* part : {"cache align", "seed 1:", "new tokens after", "computes", "differs"})
     CHECK(reported->find(part) != std::string::npos);
 }
+
+TEST_CASE("every cache gives them when prefixes are pinned and prefetched and sessions closed, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(40),
+                .held = true,
+                .arena = random.chance(20),
+                .named = random.chance(20),
+                .weights = random.chance(20)};
+  };
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
+    CAPTURE(cache);
+    CHECK(count.hit_tokens * 20 > count.lookup_tokens);
+  }
+}

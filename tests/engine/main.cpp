@@ -27,6 +27,7 @@ struct Arguments {
   bool overlap = false;
   bool tiers = false;
   bool tenants = false;
+  bool held = false;
   bool named = false;
   bool weights = false;
   bool bursts = false;
@@ -38,6 +39,7 @@ Draw given(const Arguments& arguments) {
   Draw draw{.overlap = arguments.overlap,
             .tiers = arguments.tiers,
             .tenants = arguments.tenants,
+            .held = arguments.held,
             .arena = arguments.arena,
             .named = arguments.named,
             .weights = arguments.weights,
@@ -122,6 +124,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
+  app.add_flag("--held", arguments.held, "pin and prefetch prefixes and close sessions while requests run");
   app.add_flag("--weights", arguments.weights, "change weights while requests run, of all or (with --tenants) of one");
   app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
   app.add_flag("--bursts", arguments.bursts, "serve requests that come at once and wait for each other's prefixes");

@@ -67,6 +67,18 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
   return cache;
 }
 
+/// Pins and sessions, and prefetches if there are tiers, with memory for what is held besides the requests.
+void hold(RequestCacheOptions& cache) {
+  constexpr std::int32_t pins = 2;
+  constexpr std::int64_t blocks = 8;
+  cache.prefixes = {.pins = pins, .pinned_bytes = cache.memory.of(blocks * cache.block_size_tokens, pins)};
+  cache.sessions = {.remembered = 8, .most_bytes = cache.memory.of(4 * blocks * cache.block_size_tokens, 4)};
+  cache.kv_tokens += 2 * blocks * cache.block_size_tokens;
+  if (auto* const slots = std::get_if<SlotLayout>(&cache.layout)) slots->checkpoints += 2 * pins;
+  if (auto* const columns = std::get_if<ColumnLayout>(&cache.layout))
+    for (StateGroup& group : columns->groups) group.blocks += 2 * pins;
+}
+
 }  // namespace
 
 RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options) {
@@ -76,12 +88,17 @@ RequestCacheOptions request_cache_options(std::string_view name, const CacheOpti
   const StateSpec block = KvStore::spec(Model::attention_layers, 1, options.type);
   cache.memory = {.state_bytes = static_cast<std::int64_t>(state_bytes),
                   .kv_bytes_per_token = static_cast<std::int64_t>(block.slot_bytes())};
+  if (options.held) hold(cache);
   if (auto* const slots = std::get_if<SlotLayout>(&cache.layout); slots && options.arena.kv_blocks > 0) {
     slots->checkpoints += 6;
     cache.kv_tokens += cache.max_request_tokens;
     slots->arena = arena_options(options, cache);
   }
   if (options.tiers.any()) cache.tiers = tier_options(options, cache);
+  if (options.tiers.any() && options.held) {
+    cache.prefixes.prefetches = 2;
+    cache.prefixes.prefetched_bytes = cache.prefixes.pinned_bytes;
+  }
   return cache;
 }
 

@@ -20,6 +20,10 @@ std::size_t tenant_of(const Sequence& sequence) {
   return static_cast<std::size_t>(sequence.id % 2);
 }
 
+std::uint64_t session_of(std::int32_t sequence) {
+  return 1 + static_cast<std::uint64_t>(sequence) % 3;
+}
+
 }  // namespace
 
 void RequestEngineCache::set_quotas(bool large) {
@@ -39,8 +43,11 @@ bool RequestEngineCache::start(Sequence& sequence) {
   if (tiers_) tiers_->poll();
   Namespace name_space;
   if (options_.tenants) name_space = name_of(tenant_of(sequence));
-  const auto started =
-      cache_->start({.tokens = sequence.tokens, .name_space = name_space, .breakpoints = sequence.breakpoints});
+  if (options_.held) hold(sequence, name_space);
+  const auto started = cache_->start({.tokens = sequence.tokens,
+                                      .name_space = name_space,
+                                      .hint = {.session = options_.held ? session_of(sequence.id) : 0},
+                                      .breakpoints = sequence.breakpoints});
   if (!started) return false;
   if (tiers_) tiers_->take(started->transfers);
   if (options_.tenants && !tiers_) check_own(sequence, started->reused_tokens);
@@ -69,6 +76,24 @@ void RequestEngineCache::before_forward() {
   for (const SlotCopy& copy : plan_.fork_copies) kv_.copy(copy.src_slot * size, copy.dst_slot * size, size);
   counts_.copies += stores_.before(plan_);
   waits_ = false;
+}
+
+void RequestEngineCache::hold(const Sequence& sequence, const Namespace& name_space) {
+  CachePrefixes& prefixes = *cache_->prefixes();
+  const auto most = static_cast<std::size_t>(cache_->options().max_request_tokens - 1);
+  const Prompt prompt{.tokens = std::span(sequence.tokens).first(std::min(sequence.tokens.size(), most)),
+                      .name_space = name_space};
+  if (sequence.id % 3 == 0) {
+    if (std::ssize(pins_) == cache_->options().prefixes.pins) {
+      static_cast<void>(prefixes.unpin(pins_.front()));
+      pins_.pop_front();
+    }
+    const PinnedPrefix pinned = prefixes.pin(prompt, 0);
+    if (pinned.pin > 0) pins_.push_back(pinned.pin);
+  } else if (tiers_ && sequence.id % 3 == 1) {
+    tiers_->take(prefixes.prefetch(prompt).transfers);
+  }
+  if (sequence.id % 5 == 0) static_cast<void>(cache_->sessions()->close(session_of(sequence.id + 1)));
 }
 
 void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens) const {

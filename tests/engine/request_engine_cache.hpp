@@ -9,6 +9,7 @@
 #include "state_stores.hpp"
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,8 @@ class RequestEngineCache final : public EngineCache {
   }
   [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch);
   void take(const PassPlan& plan, std::span<Row> rows);
+  /// Pins or prefetches the prompt of the sequence, or closes a session.
+  void hold(const Sequence& sequence, const Namespace& name_space);
   /// Gives the first tenant a floor, as large as it can be if `large`, and the second one a limit.
   void set_quotas(bool large);
   /// Throws if no request of its tenant had this prefix of the sequence.
@@ -76,6 +79,7 @@ class RequestEngineCache final : public EngineCache {
   std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: tokens of started and ended requests
   std::optional<EngineTiers> tiers_;
   std::optional<EngineArena> arena_;
+  std::deque<PinId> pins_;  ///< oldest first; some may have ended
 };
 
 }  // namespace stateport::engine

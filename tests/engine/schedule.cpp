@@ -230,6 +230,7 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   const std::int32_t drawn = random.chance(25) ? 0 : random.between32(1, 4);
   schedule.cache = draw_cache(random, draw.drafts.value_or(drawn), draw.overlap || (draw.tiers && random.chance(40)));
   schedule.cache.tenants = draw.tenants;
+  schedule.cache.held = draw.held;
   if (draw.tiers) draw_tiers(random, schedule);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
   const std::int32_t count = draw.rollouts ? 100 : draw.tiers ? random.between32(6, 20) : random.between32(2, 8);

@@ -92,6 +92,7 @@ struct Draw {
   /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
   bool tiers = false;
   bool tenants = false;  ///< see CacheOptions
+  bool held = false;     ///< the same
   bool arena = false;    ///< KV and states share one, in caches in slots
   bool named = false;    ///< prompts name positions, and some caches leave states before tails
   bool weights = false;  ///< they change while requests run

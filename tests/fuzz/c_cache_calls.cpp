@@ -63,6 +63,21 @@ struct Setup {
   stateport_column_layout columns = {};
 };
 
+const stateport_prefix_options* prefix_options(World& world) {
+  return world.given(stateport_prefix_options{.size = 0,
+                                              .pins = world.input.chance(16) ? world.number() : 2,
+                                              .pinned_bytes = world.input.chance(16) ? world.wide_number() : 1'000'000,
+                                              .prefetches = static_cast<std::int32_t>(world.input.below(3)),
+                                              .prefetched_bytes = 1'000'000});
+}
+
+const stateport_session_options* session_options(World& world) {
+  return world.given(stateport_session_options{.size = 0,
+                                               .remembered = world.input.chance(16) ? world.number() % 100'000 : 8,
+                                               .idle_s = world.input.chance(64) ? world.real() : 0,
+                                               .most_bytes = world.input.chance(64) ? world.wide_number() : 0});
+}
+
 const stateport_share_running* share_running(World& world) {
   stateport_share_running result = {};
   result.least_tokens = world.input.chance(224) ? world.input.below(24) : world.wide_number();
@@ -122,6 +137,8 @@ void cache_create(World& world) {
   if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
   if (unusual_layout >= 32 && unusual_layout < 48) options.share_running = share_running(world);
+  if (unusual_layout % 4 == 1) options.prefixes = prefix_options(world);
+  if (unusual_layout % 4 == 2) options.sessions = session_options(world);
   if (!columns && unusual_layout >= 48) setup.slots.arena = arena(world);
   if (unusual_layout == 64 || (!columns && unusual_layout != 0)) options.slots = world.given(setup.slots);
   if (unusual_layout == 64 || (columns && unusual_layout != 0)) options.columns = world.given(setup.columns);
@@ -156,17 +173,21 @@ void describe(World& world) {
   }
 }
 
+stateport_prompt prompt(World& world) {
+  stateport_prompt prompt = {};
+  prompt.tokens = world.array<std::int32_t>(prompt.count, &World::number);
+  prompt.name_space = name_space(world);
+  prompt.media = media(world, prompt.media_count);
+  prompt.hint = hint(world);
+  prompt.now_s = world.input.chance(32) ? world.real() : 0;
+  prompt.search = world.input.chance(32) ? world.number() : 0;
+  return prompt;
+}
+
 void start(World& world) {
   auto* const cache = pick_cache(world);
   std::vector<stateport_prompt> prompts(world.input.chance(32) ? world.input.below(4) : 1);
-  for (stateport_prompt& prompt : prompts) {
-    prompt.tokens = world.array<std::int32_t>(prompt.count, &World::number);
-    prompt.name_space = name_space(world);
-    prompt.media = media(world, prompt.media_count);
-    prompt.hint = hint(world);
-    prompt.now_s = world.input.chance(32) ? world.real() : 0;
-    prompt.search = world.input.chance(32) ? world.number() : 0;
-  }
+  for (stateport_prompt& wanted : prompts) wanted = prompt(world);
   const auto* const given = world.structs(prompts);
   auto* const out = world.results<stateport_started_request>(prompts.size(), false);
   auto* const done = world.value<std::size_t>(false);
@@ -492,6 +513,40 @@ void forget(World& world) {
   }
 }
 
+void hold(World& world) {
+  auto* const cache = pick_cache(world);
+  switch (world.input.below(5)) {
+    case 0: {
+      const auto* const wanted = world.given(prompt(world));
+      return world.judge(
+          stateport_request_cache_pin(cache, wanted, world.real(), world.result<stateport_pinned_prefix>()));
+    }
+    case 1:
+      return world.judge(stateport_request_cache_unpin(cache, world.input.below(6), world.value<std::uint8_t>()));
+    case 2: {
+      const auto* const wanted = world.given(prompt(world));
+      auto* const out = world.result<stateport_prefetch>();
+      const stateport_status status = stateport_request_cache_prefetch(cache, wanted, out);
+      if (status == STATEPORT_OK && out->size == sizeof *out)
+        read_transfers(world, out->transfers, out->transfer_count);
+      return world.judge(status);
+    }
+    case 3:
+      return world.judge(stateport_request_cache_prefetching(cache, world.input.below(6), world.value<std::uint8_t>()));
+    default:
+      world.judge(stateport_request_cache_prefix_usage(cache, world.result<stateport_prefix_usage>()));
+  }
+}
+
+void close_session(World& world) {
+  auto* const cache = pick_cache(world);
+  const auto session = static_cast<std::uint64_t>(world.input.below(5));
+  if (world.input.chance(128))
+    world.judge(stateport_request_cache_close_session(cache, session, world.value<std::uint8_t>()));
+  else
+    world.judge(stateport_request_cache_session_usage(cache, session, world.result<stateport_session_usage>()));
+}
+
 void loading(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
@@ -534,11 +589,12 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe, start,   start,       start,    chunk,    plan,
-                          plan,         cancel,        commit,   commit,  run_pass,    run_pass, run_pass, end,
-                          end,          end,           request,  places,  insert,      insert,   reset,    prometheus,
-                          take_events,  check,         settle,   settle,  move_memory, loading,  drain,    attach,
-                          set_speeds,   forget,        refresh,  refresh, fork,        fork};
+constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,         start,      start,    chunk,
+                          plan,         plan,          cancel,     commit,        commit,     run_pass, run_pass,
+                          run_pass,     end,           end,        end,           request,    places,   insert,
+                          insert,       reset,         prometheus, take_events,   check,      settle,   settle,
+                          move_memory,  loading,       drain,      attach,        set_speeds, forget,   refresh,
+                          refresh,      hold,          hold,       close_session, fork,       fork};
 
 }  // namespace
 

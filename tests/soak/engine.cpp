@@ -231,6 +231,19 @@ ReuseHint Engine::random_hint(std::size_t conversation) {
           .session = random_.chance(50) ? conversation + 1 : 0};
 }
 
+/// Pins the prompt for a while, prefetches it, or closes a session.
+void Engine::hold(const Prompt& prompt) {
+  if (cache_->sessions() != nullptr && random_.chance(5))
+    static_cast<void>(cache_->sessions()->close(1 + static_cast<std::uint64_t>(random_.between(0, 50))));
+  if (cache_->prefixes() == nullptr || std::ssize(prompt.tokens) >= setup_.options.max_request_tokens) return;
+  if (random_.chance(5))
+    static_cast<void>(cache_->prefixes()->pin(prompt, static_cast<double>(random_.between(1, 40))));
+  if (setup_.options.prefixes.prefetches > 0 && random_.chance(10))
+    mover_->take(cache_->prefixes()->prefetch(prompt).transfers);
+  const PrefixUsage& usage = cache_->prefixes()->usage();
+  must(usage.pinned_bytes <= setup_.options.prefixes.pinned_bytes, "pins keep more bytes than allowed");
+}
+
 void Engine::start() {
   if (!may_begin() || std::cmp_greater_equal(running_.size(), setup_.options.max_requests) || random_.chance(30))
     return;
@@ -241,6 +254,10 @@ void Engine::start() {
   const MediaKey media{.id = media_ids[static_cast<std::size_t>(request.names.media)],
                        .first_token = request.names.media_at};
   const auto search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
+  hold({.tokens = request.prompt,
+        .name_space = tenants[static_cast<std::size_t>(request.names.tenant)],
+        .media = std::span(&media, request.names.media_at >= 0 ? 1 : 0),
+        .now_s = now_s_});
   const auto started = cache_->start({.tokens = request.prompt,
                                       .name_space = tenants[static_cast<std::size_t>(request.names.tenant)],
                                       .media = std::span(&media, request.names.media_at >= 0 ? 1 : 0),

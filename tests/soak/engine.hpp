@@ -123,6 +123,7 @@ class Engine {
   [[nodiscard]] bool may_begin() const { return !planned_ || !planned_->ready; }
   [[nodiscard]] RequestId pick();
   [[nodiscard]] ReuseHint random_hint(std::size_t conversation);
+  void hold(const Prompt& prompt);
   void start();
   void end_some();
   void fork_some();

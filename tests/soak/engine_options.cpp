@@ -93,6 +93,11 @@ EngineSetup engine_setup(Combination index, int number, bool is_real) {
   tiers.max_finds = number == 0 ? 4 : 4096;
   if (is_real || number == 1) setup.requests_of_life = is_real ? 500 : 20000;
   if (number == 1) options.share_running = {.least_tokens = 32, .longest_commits = 200};
+  if (number == 1) {
+    const std::int64_t held_bytes = options.memory.of(100, 2);
+    options.prefixes = {.pins = 3, .pinned_bytes = held_bytes, .prefetches = 2, .prefetched_bytes = held_bytes};
+    options.sessions = {.remembered = 64, .idle_s = 100, .most_bytes = options.memory.of(400, 6)};
+  }
   if (number == 1) setup.requests_to_epoch = is_real ? 120 : 30000;
   if (number == 0) setup.requests_to_reset = is_real ? 150 : 100000;
   return setup;

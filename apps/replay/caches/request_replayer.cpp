@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 namespace stateport::replay {
@@ -127,6 +128,9 @@ RequestReplayer::RequestReplayer(const Workload& workload, const RequestReplayOp
       writer_(options.history_tokens),
       events_(1024) {
   admitted_.reserve(serving_.size());
+  std::set<std::int64_t> later;
+  ends_session_.resize(workload.size());
+  for (std::size_t i = workload.size(); i-- > 0;) ends_session_[i] = later.insert(workload.request(i).session).second;
 }
 
 void RequestReplayer::run(const Continue& keep_going) {
@@ -184,8 +188,11 @@ bool RequestReplayer::start(Serving& serving) {
   prompt_.clear();
   for (std::int64_t at = 0; at < serving.prompt; ++at) prompt_.push_back(serving.names.token(at));
   const bool is_named = options_.breakpoints && wanted.left_at_tokens > 0;
+  ReuseHint hint = wanted.hint;
+  if (cache_->sessions() != nullptr && wanted.session >= 0)
+    hint.session = static_cast<std::uint64_t>(wanted.session) + 1;
   const auto started = cache_->start({.tokens = prompt_,
-                                      .hint = wanted.hint,
+                                      .hint = hint,
                                       .now_s = wanted.arrival_s(),
                                       .breakpoints = {&wanted.left_at_tokens, is_named ? 1u : 0u}});
   if (!started) return false;
@@ -369,10 +376,22 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
   }
 }
 
+/// After a request. The draws do not depend on the order in which requests end.
+void RequestReplayer::close_session(std::size_t index) {
+  const std::int64_t session = workload_.request(index).session;
+  if (cache_->sessions() == nullptr || session < 0) return;
+  std::mt19937_64 draw(options_.seed + index);
+  constexpr double all = 100;
+  const double drawn = std::ldexp(static_cast<double>(draw() >> 11), -53) * all;
+  if (ends_session_[index] || drawn < options_.mistaken_closes)
+    static_cast<void>(cache_->sessions()->close(static_cast<std::uint64_t>(session) + 1));
+}
+
 /// A pass planned ahead may have changed the state already.
 void RequestReplayer::finish(Serving& serving) {
   if (!cache_->options().overlap) check(cache_->state(serving.request), serving, serving.computed, "final", false);
   mover_.after_end(cache_->finish(serving.request, workload_.request(serving.index).hint).copies);
+  close_session(serving.index);
   std::erase(admitted_, static_cast<std::size_t>(&serving - serving_.data()));
   serving.request = {};
   ++counts_.requests;

@@ -34,6 +34,9 @@ struct RequestReplayOptions {
   std::uint64_t seed = 1;           ///< of the acceptance
   std::int32_t history_tokens = 1;  ///< conv tokens of a state without drafts, at least 1
   bool breakpoints = false;         ///< prompts name Request::left_at_tokens
+  /// With sessions in `cache` a session is closed after its last request, and after this share, in per cent, of its
+  /// other requests.
+  double mistaken_closes = 0;
   // See ScheduleOptions.
   std::int32_t running_max = 0;
   std::int64_t step_tokens_max = pass_tokens;  ///< at least a block
@@ -95,6 +98,8 @@ class RequestReplayer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void close_session(std::size_t index);
+
   /// A request that is being served.
   struct Serving {
     RequestId request;      ///< not valid: free
@@ -147,6 +152,7 @@ class RequestReplayer {
   RequestReplayOptions options_;
   PassMover& mover_;
   std::vector<std::size_t> continuations_;
+  std::vector<bool> ends_session_;  ///< by request: no later one is of its session
   std::unique_ptr<RequestCache> cache_;
   std::mt19937_64 random_;
   std::uint64_t accept_below_ = 0;  ///< a draft is kept when 32 random bits are below

@@ -110,6 +110,8 @@ struct ServeOptions {
   bool asynchronous = false;  ///< counters
   std::int64_t tail_tokens = 0;
   bool breakpoints = false;  ///< prompts name where the next one of their session leaves them
+  bool close_sessions = false;
+  double mistaken_closes = 0;  ///< per cent: see RequestReplayOptions
 };
 
 struct BudgetOptions {

@@ -216,6 +216,15 @@ class Parser {
     app.add_flag(
         "--breakpoints", serve_.breakpoints,
         "Prompts name where the next one of their session leaves them, if the workload knows it: template does");
+    auto* const closes = app.add_flag("--close-sessions", serve_.close_sessions,
+                                      "Close sessions after their last request, if the workload names them: their "
+                                      "contents are evicted first");
+    app.add_option("--mistaken-closes", serve_.mistaken_closes,
+                   "Also close the session after this share of its other requests, in per cent")
+        ->check(finite_number())
+        ->check(CLI::Range(0.0, 100.0))
+        ->needs(closes)
+        ->capture_default_str();
     add_choice<bool, bool>(app, "--counters", serve_.asynchronous,
                            "async = a pass is planned before the last one's count is known",
                            {{"sync", false}, {"async", true}}, " [sync]");

@@ -65,6 +65,8 @@ void describe_run(const ServeOptions& options, const Workload& workload, RunDesc
   run.checkpoint = align ? "boundaries" : "request cache";
   if (options.tail_tokens > 0) run.checkpoint += fmt::format(", tail {}", options.tail_tokens);
   if (options.breakpoints) run.checkpoint += ", breakpoints";
+  if (options.close_sessions) run.checkpoint += ", sessions closed";
+  if (options.mistaken_closes > 0) run.checkpoint += fmt::format(", {} % by mistake", options.mistaken_closes);
   run.drafts = options.drafts;
   run.accept = options.accept;
   run.asynchronous = options.asynchronous;
@@ -95,10 +97,13 @@ int run(const ServeOptions& options) {
                                 .seed = options.common.workload.generator.seed,
                                 .history_tokens = history_tokens(input),
                                 .breakpoints = options.breakpoints,
+                                .mistaken_closes = options.mistaken_closes,
                                 .running_max = options.schedule.running_max,
                                 .step_tokens_max = options.schedule.step_tokens_max,
                                 .refresh = options.schedule.refresh};
   requests.cache.unchecked_layout = false;
+  constexpr std::int32_t sessions_max = 1 << 16;  // more than a workload has at a time
+  if (options.close_sessions) requests.cache.sessions.remembered = sessions_max;
   // A pass without states, whose planning times count: before the runtime starts, whose waiting threads would share
   // the cores, and with the caches to itself.
   requests.cache.events = false;

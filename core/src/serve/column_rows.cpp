@@ -23,18 +23,18 @@ std::vector<std::vector<std::int32_t>> no_references(const RequestCacheOptions& 
 
 ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
     : book_(book), options_(book.options), mode_(column_layout(options_).mode) {
-  loading_.resize(static_cast<std::size_t>(options_.max_requests) * book_.groups);
+  loading_.resize(index_rows(options_) * book_.groups);
   std::int32_t index = 0;
   for (const StateGroup& group : column_layout(options_).groups) {
     const std::int32_t g = index++;
     blocks_.emplace_back(group, g, book.news, eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction),
-                         book.state_owners(static_cast<std::size_t>(g)));
+                         book.state_owners(static_cast<std::size_t>(g)), book.sessions ? &*book.sessions : nullptr);
   }
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
     return table_columns(mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts);
   };
   std::int64_t most = 0;
-  for (std::int32_t request = 0; request < options_.max_requests; ++request)
+  for (std::size_t request = 0; request < index_rows(options_); ++request)
     for (const StateGroup& group : column_layout(options_).groups) {
       const std::int64_t columns = columns_of(AlignMode::align, group);
       rows_.push_back(

@@ -63,6 +63,7 @@ bool HashBudget::evict_own() {
 
 bool HashBudget::evict_least() {
   if (!rests_.empty() && drop_rest()) return true;
+  if (evict_demoted_state() || kv_.evict_demoted()) return true;
   if (allocator_.evict(1) == 1) {
     drop_useless_of_victims();
     return true;
@@ -144,6 +145,22 @@ void HashBudget::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
   for (std::int32_t i = 0; i < kv_.pool().block_count(); ++i)
     if (kv_.places().numbers().is_closed(i) && is_movable(part, i))
       copies.push_back(SlotCopy::whole(i, kv_.places().move(i)));
+}
+
+bool HashBudget::evict_demoted_state() {
+  if (!book_.sessions) return false;
+  const std::int32_t slot = book_.sessions->next(MemoryPart::states, 0, [&](std::int32_t candidate) {
+    const SlotId state{candidate};
+    if (candidate >= slots_.capacity_slots() || slots_.is_free(state) || slots_.owner(state) == SlotPool::caller)
+      return false;
+    const BlockId block{slots_.owner(state)};
+    return slots_.lock_count(state) == 0 && kv_.pool().ref_count(block) == 0 &&
+           book_.sessions->is_demoted_kv(block.value()) &&
+           (!book_.tenants || book_.tenants->is_takeable(block.value()));
+  });
+  if (slot < 0 || !allocator_.evict_slot(SlotId{slot})) return false;
+  drop_useless_of_victims();
+  return true;
 }
 
 /// Goes round the slots, so that a search does not begin anew with those that it could not evict.

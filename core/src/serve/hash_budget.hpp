@@ -47,6 +47,8 @@ class HashBudget final : public ElasticIndex {
   /// See SharedIndex: a state goes with the KV that it alone needed.
   bool evict_own();
   bool evict_held_state() override;
+  /// Evicts a demoted state (SessionBook). False: there is none.
+  bool evict_demoted_state();
 
  private:
   [[nodiscard]] bool is_movable(MemoryPart part, std::int32_t number) const;

@@ -75,6 +75,7 @@ OpenedPrompt HashColumns::take_hit(RequestId id, std::span<const BlockId> cached
   OpenedPrompt opened{.reused_tokens = reused_tokens, .cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   kv_.begin(id, cached.first(static_cast<std::size_t>(reused_tokens / options_.block_size_tokens)));
   rows_.begin(id, reused_tokens, states_at(id, reused_tokens));
+  for (std::size_t g = 0; reused_tokens > 0 && g < rows_.groups(); ++g) book_.note_shared_state(id, g, found_[g]);
   if (opened.cached_tokens > reused_tokens) opened.lost = why_lost(id, reused_tokens, cached);
   return opened;
 }
@@ -114,6 +115,7 @@ void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
     const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
     if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary, record(row.request).tag)) continue;
     ++book_.published;
+    if (book_.sessions) book_.sessions->take_state(group, SlotId{block.value()}, kv_.blocks(row.request)[at].value());
     kv_.note_state(row.request, at);
   }
 }
@@ -143,8 +145,9 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
     for (std::size_t g = 0; g < rows_.groups(); ++g) {
       const BlockId block{rows_.loading(id)[g].value()};
       rows_.blocks(g).publication().wrote(block, tokens);
-      static_cast<void>(
-          rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag));
+      const bool is_new =
+          rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag);
+      if (is_new && book_.sessions) book_.sessions->take_state(g, SlotId{block.value()}, kv_.blocks(id)[at].value());
       kv_.note_state(id, at);
     }
     rows_.release(id);

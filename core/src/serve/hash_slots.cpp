@@ -56,12 +56,12 @@ HashSlots::HashSlots(RequestBook& book)
       budget_(book, kv_, slots_, allocator_),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = book_.slots.layout_fingerprint}),
-      requests_(static_cast<std::size_t>(options_.max_requests)),
+      requests_(index_rows(options_)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
       noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0),
       is_loading_(noted_.size(), 0) {
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
+  for (std::size_t i = 0; std::cmp_less(i, options_.max_requests); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
     if (!book_.slots.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].columns[0] = live.value();
@@ -136,7 +136,10 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
   if (before.valid()) allocator_.unpin(before);
   request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
-  if (request.pinned.valid()) book_.ages.reused(request.pinned, book_.now_s);
+  if (request.pinned.valid()) {
+    book_.note_reuse(id, request.pinned);
+    book_.note_shared_state(id, 0, request.pinned);
+  }
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return {.reused_tokens = match.skip_tokens,
           .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
@@ -220,6 +223,8 @@ void HashSlots::publish(Pass&) {
     const std::size_t wanted = checkpoints_.size();
     book_.note_lack(MemoryPart::states, static_cast<std::int64_t>(wanted) - slots_.free_slots());
     given_.resize(wanted);
+    while (slots_.free_slots() < std::ssize(checkpoints_) && budget_.evict_demoted_state()) {
+    }
     if (book_.tenants) {
       take_slots_by_shares();
     } else if (const SlotDemand demand = allocator_.try_allocate(blocks_, given_); !demand.met()) {
@@ -311,6 +316,7 @@ void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   allocator_.register_hashes({&block, 1}, {&hash, 1});
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
+  if (book_.sessions) book_.sessions->take_state(0, slot, block.value());
   book_.ages.made(slot, book_.now_s);
   book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
@@ -324,6 +330,7 @@ bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cac
   // The slot of a shared block may be the target of another request's load.
   if (allocator_.has_state(blocks[end - 1])) return false;
   book_.note_lack(MemoryPart::states, 1 - slots_.free_slots());
+  if (slots_.free_slots() == 0) budget_.evict_demoted_state();
   const bool has_slot = allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met();
   budget_.drop_useless_of_victims();
   if (!has_slot) return false;
@@ -365,6 +372,7 @@ void HashSlots::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
   if (!slot.valid()) return;
   book_.news.state_removed(0, state_prefix_[slot.index()]);
+  if (book_.sessions) book_.sessions->give_state(0, slot);
   if (!book_.forgetting) book_.ages.lost(slot, book_.now_s);
   published_slot_[block.index()] = {};
 }
@@ -457,9 +465,9 @@ void HashSlots::check() const {
   require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(
-        book_.slots.separate_checkpoints || slots_.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller,
-        "HashSlots", "a live slot has another owner");
+    const bool shares_store = requests_[i].columns[0] >= 0 && !book_.slots.separate_checkpoints;
+    require_invariant(!shares_store || slots_.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller, "HashSlots",
+                      "a live slot has another owner");
     if (!record(id).running || record(id).is_fork) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
     require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/hashed_kv.hpp"
 
+#include <stateport/core/model/error.hpp>
+
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +21,7 @@ HashedKv::HashedKv(RequestBook& book)
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
       tags_(std::make_unique_for_overwrite<NamespaceTag[]>(prefix_of_.size())),
-      rows_(static_cast<std::size_t>(book.options.max_requests)) {
+      rows_(index_rows(book.options)) {
   const std::size_t most = request_blocks(book.options);
   for (Row& row : rows_) {
     row.hashes = GrowingHashes(most);
@@ -56,7 +60,10 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   pool_.release(row.blocks);
   row.blocks.assign(blocks.begin(), blocks.end());
   row.ids.clear();
-  for (const BlockId block : blocks) row.ids.push_back(places_.of(block));
+  for (const BlockId block : blocks) {
+    row.ids.push_back(places_.of(block));
+    book_.note_shared(request, block.value());
+  }
   row.registered = blocks.size();
 }
 
@@ -97,6 +104,7 @@ void HashedKv::hold_cached(RequestId request, std::size_t blocks) {
     pool_.retain({&block, 1});
     row.blocks.push_back(block);
     row.ids.push_back(places_.of(block));
+    book_.note_shared(request, block.value());
     row.registered = i + 1;
   }
 }
@@ -108,6 +116,8 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
+  while (book_.sessions && pool_.free_blocks() < std::ssize(fresh) && evict_demoted()) {
+  }
   if (!find_places(std::ssize(fresh)) || !find_share(std::ssize(fresh)) || !pool_.allocate(fresh)) {
     row.blocks.resize(held);
     return false;
@@ -115,6 +125,8 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   places_.take(fresh);
   if (owners_ != nullptr)
     for (const BlockId block : fresh) owners_->take(block.index());
+  for (const BlockId block : fresh)
+    if (book_.sessions) book_.sessions->take_kv(block.value());
   for (const BlockId block : fresh) row.ids.push_back(places_.of(block));
   return true;
 }
@@ -155,7 +167,7 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     const PrefixHash& prefix = row.hashes.prefixes()[i];
     if (const BlockId before = pool_.find(row.hashes.keys()[i]); before.valid()) {
       if (prefix_of_[before.index()] == prefix) {
-        read_from(row, i, before);
+        read_from(request, i, before);
         continue;
       }
       lose(before);  // another prefix with the same key: the hash finds the new block from now on
@@ -173,7 +185,9 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
 }
 
 /// The request reads the KV of its i-th block from `block`, which holds the same, and gives its own block back.
-void HashedKv::read_from(Row& row, std::size_t i, BlockId block) {
+void HashedKv::read_from(RequestId request, std::size_t i, BlockId block) {
+  Row& row = rows_[request.index()];
+  book_.note_shared(request, block.value());
   pool_.retain({&block, 1});
   pool_.release({&row.blocks[i], 1});
   row.blocks[i] = block;
@@ -219,6 +233,25 @@ void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span
   if (!book_.forgetting) evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
   if (owners_ != nullptr)
     for (const BlockId block : blocks) owners_->give(block.index());
+  for (const BlockId block : blocks)
+    if (book_.sessions) book_.sessions->give_kv(block.value());
+}
+
+/// From the end of a prefix: a block with children stays. No block that a request used has tick 0.
+bool HashedKv::evict_demoted() {
+  if (!book_.sessions) return false;
+  const std::int32_t number = book_.sessions->next(MemoryPart::kv, 0, [&](std::int32_t candidate) {
+    const BlockId block{candidate};
+    if (candidate >= pool_.block_count() || pool_.ref_count(block) > 0 || pool_.hash(block) <= 0) return false;
+    return pool_.child_count(block) == 0 && (!book_.tenants || book_.tenants->is_takeable(candidate));
+  });
+  if (number < 0) return false;
+  const BlockId block{number};
+  pool_.set_last_use({&block, 1}, 0);
+  const auto evict = [&] { return pool_.evict(1); };
+  const bool gone = book_.tenants ? book_.tenants->trim(block, evict) : evict();
+  require_invariant(gone && pool_.is_free(block), "HashedKv", "another block went than the demoted one");
+  return true;
 }
 
 void HashedKv::lose(BlockId block) {

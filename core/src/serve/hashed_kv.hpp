@@ -55,6 +55,8 @@ class HashedKv final : private BlockListener {
   void note_state(RequestId request, std::size_t block);
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
   void end(RequestId request);
+  /// Evicts a demoted block (SessionBook) that no request holds. False: there is none.
+  bool evict_demoted();
   /// Evicts a block that no request holds. False: none can be evicted.
   bool evict_one() { return pool_.cached_blocks() > 0 && pool_.evict(1); }
   /// Blocks that hold tokens, of running requests or found by hash.
@@ -88,7 +90,7 @@ class HashedKv final : private BlockListener {
 
   [[nodiscard]] bool find_places(std::int64_t blocks);
   [[nodiscard]] bool find_share(std::int64_t blocks);
-  void read_from(Row& row, std::size_t i, BlockId block);
+  void read_from(RequestId request, std::size_t i, BlockId block);
   /// The block is not found by its hash any more.
   void lose(BlockId block);
   void on_blocks_unreferenced(std::span<const BlockId>) override {}

@@ -6,10 +6,12 @@
 #include "serve/arena_sizes.hpp"
 #include "serve/hash_columns.hpp"
 #include "serve/hash_slots.hpp"
+#include "serve/held_memory.hpp"
 #include "serve/radix_columns.hpp"
 #include "serve/radix_slots.hpp"
 #include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
+#include "serve/session_book.hpp"
 #include "serve/tenant_shares.hpp"
 
 #include <utility>
@@ -82,10 +84,8 @@ void require_group(const RequestCacheOptions& options, const StateGroup& group, 
           "must be larger than drafts, and than twice as many with overlap");
   require(group.conv_window == 0 || group.conv_window > options.drafts, "conv_window", group.conv_window,
           "must be 0 or longer than drafts: a bias of up to drafts tokens has to leave one");
-  const std::int64_t needed =
-      resident_blocks(column_layout(options).mode, options.max_request_tokens, size, options.drafts, 0) +
-      (options.overlap ? 1 : 0) + (options.index == CacheIndex::tree ? 1 : 0);
-  require(group.blocks >= needed, "blocks", group.blocks, "must be enough for one request");
+  require(group.blocks >= request_state_blocks(options, group), "blocks", group.blocks,
+          "must be enough for one request");
   require(group.blocks <= INT32_MAX - reserved_state_blocks, "blocks", group.blocks, "is more than can be numbered");
 }
 
@@ -135,6 +135,8 @@ void check_options(const RequestCacheOptions& options) {
   detail::require_sizes(options);
   detail::require_arena(options);
   detail::require_share_running(options);
+  detail::require_prefix_options(options);
+  detail::require_session_options(options);
   static_cast<void>(scratch_slots(options));
   const auto check_fingerprint = [&](std::uint64_t fingerprint) {
     require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",

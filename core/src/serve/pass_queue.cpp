@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/pass_queue.hpp"
 
+#include "serve/request_options.hpp"
+
 namespace stateport::detail {
 
 PassPlan Pass::view() {
@@ -29,7 +31,7 @@ PassQueue::PassQueue(const RequestCacheOptions& options) {
     pass.fork_copies.reserve(requests);
     pass.parents.reserve(requests * static_cast<std::size_t>(options.drafts));
     pass.paths.reserve(requests * (static_cast<std::size_t>(options.drafts) + 1));
-    pass.row_of.resize(requests, -1);
+    pass.row_of.resize(index_rows(options), -1);
     pass.states.reserve(requests * groups);
     pass.columns.resize(requests * groups);
     pass.save_ranges.reserve(requests * groups);

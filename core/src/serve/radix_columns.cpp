@@ -61,7 +61,7 @@ bool RadixColumns::fork(RequestId id, RequestId point) {
 }
 
 OpenedPrompt RadixColumns::take_hit(RequestId id, OpenedPrompt opened) {
-  if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
+  if (opened.hit.valid()) book_.note_reuse(id, opened.hit);
   rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
   opened.hit = SlotId{};
   return opened;

@@ -41,10 +41,37 @@ void note_taken(TenantOwners* owners, SlotId state) {
 }
 
 /// Whole pages of KV are free.
-void note_freed(TenantOwners* owners, std::span<const KvIndex> kv, std::int32_t page_tokens) {
+void note_freed(RequestBook& book, std::span<const KvIndex> kv) {
+  const std::int32_t page_tokens = book.options.block_size_tokens;
   const auto page = static_cast<std::size_t>(page_tokens);
-  for (std::size_t i = 0; owners != nullptr && i < kv.size(); i += page)
-    owners->give(static_cast<std::size_t>(kv[i]) / page);
+  for (std::size_t i = 0; book.tenants && i < kv.size(); i += page)
+    book.tenants->kv().give(static_cast<std::size_t>(kv[i]) / page);
+  for (std::size_t i = 0; book.sessions && i < kv.size(); i += page) book.sessions->give_kv(kv[i] / page_tokens);
+}
+
+/// The asking request has new pages.
+void note_taken(RequestBook& book, std::span<const KvIndex> kv) {
+  const std::int32_t page_tokens = book.options.block_size_tokens;
+  const auto page = static_cast<std::size_t>(page_tokens);
+  for (std::size_t i = 0; book.tenants && i < kv.size(); i += page)
+    book.tenants->kv().take(static_cast<std::size_t>(kv[i]) / page);
+  for (std::size_t i = 0; book.sessions && i < kv.size(); i += page) book.sessions->take_kv(kv[i] / page_tokens);
+}
+
+/// The request reads these pages of the tree.
+void note_shared(RequestBook& book, RequestId request, std::span<const KvIndex> kv) {
+  const std::int32_t page_tokens = book.options.block_size_tokens;
+  for (std::size_t i = 0; book.sessions && i < kv.size(); i += static_cast<std::size_t>(page_tokens))
+    book.note_shared(request, kv[i] / page_tokens);
+}
+
+/// Evicts demoted contents (SessionBook) alone.
+EvictResult evict_demoted(RequestBook& book, PrefixTree& tree, const EvictDemand& demand, Freed& freed) {
+  const auto is_demoted = [&](KvIndex kv) {
+    const std::int32_t page = kv / book.options.block_size_tokens;
+    return book.sessions->is_demoted_kv(page) && (!book.tenants || book.tenants->is_takeable(page));
+  };
+  return tree.evict(demand, freed, std::ref(is_demoted));  // a reference needs no memory
 }
 
 /// The tree has to report its contents.
@@ -83,7 +110,7 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
       hasher_(options_),
       tree_(tree_options(book, states, grid_tokens, [this](const KvEvent& event) { on_kv_event(event); })),
       kv_(options_.kv_tokens, options_.block_size_tokens),
-      requests_(static_cast<std::size_t>(options_.max_requests)),
+      requests_(index_rows(options_)),
       places_(static_cast<std::size_t>(states) * book.groups),
       prefix_of_(static_cast<std::size_t>(states)),
       is_reported_(prefix_of_.size(), 0) {
@@ -99,9 +126,10 @@ RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_token
 /// Contents that left the tree are free again.
 void RadixKv::reclaim(const Freed& freed) {
   kv_.release(freed.kv);
-  note_freed(kv_owners_, freed.kv, options_.block_size_tokens);
+  note_freed(book_, freed.kv);
   for (const SlotId state : freed.slots) {
     if (state_owners_ != nullptr) state_owners_->give(state.index());
+    for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g) book_.sessions->give_state(g, state);
     if (!book_.forgetting) {
       ++evicted_states_;
       book_.ages.lost(state, book_.now_s);
@@ -123,11 +151,18 @@ bool RadixKv::evict(EvictDemand demand) {
     demand = {.tokens = std::min<std::int64_t>(demand.tokens, 1),
               .states = std::min<std::int64_t>(demand.states, 1),
               .bytes = std::min<std::int64_t>(demand.bytes, 1)};
+  EvictResult demoted;
   freed_.clear();
+  if (book_.sessions && book_.sessions->demotes()) {
+    demoted = evict_demoted(book_, tree_, demand, freed_);
+    demand.tokens -= std::min(demoted.tokens, demand.tokens);
+    demand.states -= std::min(demoted.states, demand.states);
+    demand.bytes -= std::min(options_.memory.of(demoted.tokens, demoted.states), demand.bytes);
+  }
   const EvictResult evicted = tree_.evict(demand, freed_);
-  evicted_kv_tokens_ += evicted.tokens;
+  evicted_kv_tokens_ += demoted.tokens + evicted.tokens;
   reclaim(freed_);
-  return evicted != EvictResult{};
+  return evicted != EvictResult{} || demoted != EvictResult{};
 }
 
 SlotId RadixKv::take_state() {
@@ -155,7 +190,13 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
-  if (live != nullptr && tree_.slots().free_slots() == 0) book_.note_lack(MemoryPart::states, 1);
+  if (live != nullptr && tree_.slots().free_slots() == 0) {
+    book_.note_lack(MemoryPart::states, 1);
+    if (book_.sessions && book_.sessions->demotes()) {
+      const PrefixLock hit = tree_.lock(tree_.peek(usable, requests_[id.index()].name_space));
+      static_cast<void>(evict_demoted(book_, tree_, {.states = 1}, freed_));
+    }
+  }
   request.hit = live != nullptr ? tree_.match_with_live_slot(usable, requests_[id.index()].name_space, request.row, {},
                                                              freed_, prompt.prompt_tokens)
                                 : tree_.match(usable, requests_[id.index()].name_space, request.row, Lookup::request,
@@ -194,6 +235,9 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
   Request& request = requests_[id.index()];
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.held_tokens = request.hit.tokens;
+  note_shared(book_, id, request.row);
+  for (std::size_t g = 0; request.hit.slot.valid() && g < book_.groups; ++g)
+    book_.note_shared_state(id, g, request.hit.slot);
   OpenedPrompt opened{.reused_tokens = request.hit.tokens,
                       .cached_tokens = request.hit.walked_tokens,
                       .lost = request.hit.lost,
@@ -232,9 +276,7 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   const auto fresh = std::span(row).subspan(held);
   const auto take = [&] {
     if (!kv_.allocate(fresh)) return false;
-    const auto page_size = static_cast<std::size_t>(options_.block_size_tokens);
-    for (std::size_t i = 0; kv_owners_ != nullptr && i < fresh.size(); i += page_size)
-      kv_owners_->take(static_cast<std::size_t>(fresh[i]) / page_size);
+    note_taken(book_, fresh);
     return true;
   };
   if (take()) return true;
@@ -287,6 +329,8 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   if (inserted.state_exists || !state.valid()) return false;
   ++book_.published;
   book_.ages.made(state, book_.now_s);
+  for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g)
+    book_.sessions->take_state(g, state, request.row[count - 1] / options_.block_size_tokens);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
   if (!book_.news.on()) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
@@ -304,6 +348,7 @@ void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
                                        std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.held_tokens = kept.tokens;
+  note_shared(book_, id, std::span(request.row).first(static_cast<std::size_t>(kept.tokens)));
 }
 
 void RadixKv::drop_state(RequestId id, NodeId node) {
@@ -379,7 +424,7 @@ void RadixKv::release_kv(RequestId id, std::int64_t kept) {
   std::vector<KvIndex>& row = requests_[id.index()].row;
   const auto rest = std::span(row).subspan(static_cast<std::size_t>(kept));
   kv_.release(rest);
-  note_freed(kv_owners_, rest, options_.block_size_tokens);
+  note_freed(book_, rest);
   row.clear();
 }
 
@@ -467,6 +512,7 @@ void RadixKv::vacate(MemoryPart part, std::vector<SlotCopy>& copies) {
     kv_.release({&old, 1});
     if (kv_owners_ != nullptr)
       kv_owners_->move(static_cast<std::size_t>(page), static_cast<std::size_t>(fresh / page_size));
+    if (book_.sessions) book_.sessions->move_kv(page, fresh / page_size);
     copies.push_back(SlotCopy::whole(page, fresh / page_size));
     return fresh / page_size;
   };

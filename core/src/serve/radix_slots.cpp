@@ -23,7 +23,7 @@ bool spares_last_request(EvictionOrder order) {
 RadixSlots::RadixSlots(RequestBook& book)
     : RequestIndex(book),
       kv_(book, checkpoint_slots(options_), std::max(book_.slots.scan_alignment_tokens, 1), nullptr),
-      requests_(static_cast<std::size_t>(options_.max_requests)) {
+      requests_(index_rows(options_)) {
   positions_.reserve(request_blocks(options_));
   book_.elastic = &kv_;
   if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
@@ -57,10 +57,12 @@ void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
 
 std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
   SlotId live{static_cast<std::int32_t>(id.index())};
-  const std::optional<OpenedPrompt> opened = kv_.open(id, names, book_.slots.separate_checkpoints ? nullptr : &live);
+  const bool holds = record(id).holds_prefix;
+  const bool takes_slot = !book_.slots.separate_checkpoints && !holds;
+  const std::optional<OpenedPrompt> opened = kv_.open(id, names, takes_slot ? &live : nullptr);
   if (!opened) return std::nullopt;
-  requests_[id.index()] = {.columns = {live.value(), no_column}};
-  if (!ends_.empty() && live.valid() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
+  requests_[id.index()] = {.columns = {holds ? -1 : live.value(), no_column}};
+  if (!ends_.empty() && takes_slot) ends_[live.index()] = 0;
   begin_from(id, *opened);
   return opened;
 }
@@ -86,8 +88,8 @@ bool RadixSlots::fork(RequestId id, RequestId point) {
 
 void RadixSlots::begin_from(RequestId id, const OpenedPrompt& opened) {
   book_.states.of(id)[0] = {.read_column = opened.reused_tokens > 0 ? 0 : -1};
-  if (!opened.hit.valid()) return;
-  book_.ages.reused(opened.hit, book_.now_s);
+  if (!opened.hit.valid() || record(id).holds_prefix) return;
+  book_.note_reuse(id, opened.hit);
   if (!ends_.empty() && std::exchange(ends_[opened.hit.index()], std::uint8_t{0}) != 0)
     answers_.continued(record(id).tag);
 }
@@ -289,7 +291,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
       kv_.report_end(id, hint, options_.block_size_tokens, request.decoded.has_value());
     }
   }
-  if (!live_donated && live.valid() && !book_.slots.separate_checkpoints) kv_.return_state(live);
+  if (live.valid() && !live_donated && !book_.slots.separate_checkpoints) kv_.return_state(live);
   // The state that was donated just now lies beyond the path that is locked.
   if (shares_memory(book_.slots) && spares_last_request(options_.eviction) && kept > kv_.held_tokens(id))
     kv_.hold_path(id, kept);
@@ -346,8 +348,7 @@ void RadixSlots::check() const {
   require_invariant(std::cmp_equal(checkpoints, taken_), structure, "a slot for a checkpoint is lost");
   std::int64_t live = 0;
   for (std::size_t i = 0; i < requests_.size() && !book_.slots.separate_checkpoints; ++i) {
-    const RequestRecord& request = record(RequestId{static_cast<std::int32_t>(i)});
-    if (!request.running || !request.has_kv()) continue;
+    if (requests_[i].columns[0] < 0) continue;
     ++live;
     require_invariant(slots.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller, structure,
                       "the slot of a request has another owner");

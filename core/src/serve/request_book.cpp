@@ -13,8 +13,8 @@ namespace {
 
 std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
   std::vector<RequestRecord> records;
-  records.reserve(static_cast<std::size_t>(options.max_requests));
-  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
+  records.reserve(index_rows(options));
+  while (records.size() < index_rows(options)) records.emplace_back(options);
   return records;
 }
 
@@ -46,6 +46,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
   refused.reserve(records.size() * breakpoints_max);
   stats.cost = options.cost;
   if (options.tenant_quotas > 0) tenants.emplace(options);
+  if (options.sessions.remembered > 0) sessions.emplace(options);
 }
 
 void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept {

@@ -9,6 +9,7 @@
 #include "serve/elastic_index.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
+#include "serve/session_book.hpp"
 #include "serve/state_ages.hpp"
 #include "serve/tenant_shares.hpp"
 
@@ -68,13 +69,27 @@ struct RequestBook {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
     lacked = std::max(lacked, static_cast<std::int32_t>(numbers));
   }
+  /// The request continues from the state in this slot. A pin and a prefetch only look.
+  void note_reuse(RequestId request, SlotId slot) noexcept {
+    if (!record(request).holds_prefix) ages.reused(slot, now_s);
+  }
   /// The request asks for memory, from now on.
   void ask(RequestId request) noexcept {
     if (tenants) [[unlikely]]
       tenants->ask(request);
+    if (sessions) [[unlikely]]
+      sessions->ask(request);
+  }
+  /// The request reuses this KV: a block, or with index tree a page. A pin and a prefetch only look.
+  void note_shared(RequestId request, std::int32_t kv) noexcept {
+    if (sessions && !record(request).holds_prefix) sessions->reuse_kv(request, kv);
   }
   void ask_for_nobody() noexcept {
     if (tenants) tenants->ask_for_nobody();
+  }
+  /// The same for a state in its group.
+  void note_shared_state(RequestId request, std::size_t group, SlotId state) noexcept {
+    if (sessions && !record(request).holds_prefix) sessions->reuse_state(request, group, state);
   }
   [[nodiscard]] TenantOwners* kv_owners() noexcept { return tenants ? &tenants->kv() : nullptr; }
   [[nodiscard]] TenantOwners* state_owners(std::size_t group = 0) noexcept {
@@ -111,6 +126,7 @@ struct RequestBook {
   bool forgetting = false;                 ///< contents that go now are forgotten, and not counted as evicted
   ElasticIndex* elastic = nullptr;         ///< the index, if an arena can move its memory
   std::optional<TenantShares> tenants;     ///< with options.tenant_quotas
+  std::optional<SessionBook> sessions;     ///< with options.sessions
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
   CacheStats stats;

@@ -32,6 +32,7 @@ void RequestEpochs::forget(const Forgotten& forgotten) {
   for (RequestRecord& record : book_.records) record.stale |= record.running && forgotten(record.tag);
   if (tiers_ != nullptr) tiers_->forget(forgotten);
   book_.forgetting = true;
+  if (holder_ != nullptr) holder_->end_stale();
   index_.forget(forgotten);
   book_.forgetting = false;
   if (tiers_ != nullptr) tiers_->end_call();

@@ -12,6 +12,16 @@
 
 namespace stateport::detail {
 
+/// Holds contents for no request.
+class PrefixHolder {
+ public:
+  /// Gives up forgotten contents, before the index forgets them.
+  virtual void end_stale() = 0;
+
+ protected:
+  ~PrefixHolder() = default;
+};
+
 /// The part of a RequestCache that forgets contents while requests run.
 class RequestEpochs final : public CacheEpochs {
  public:
@@ -23,6 +33,8 @@ class RequestEpochs final : public CacheEpochs {
   [[nodiscard]] std::uint64_t current() const noexcept override { return names_.epoch(); }
   void forget(const Namespace& name_space, ForgetBy by) override;
   [[nodiscard]] bool is_stale(RequestId request) const override;
+  /// Must outlive this.
+  void set_holder(PrefixHolder& holder) noexcept { holder_ = &holder; }
   /// No later prompt finds anything, and the epoch stays.
   void forget_all();
   /// The name of a prompt's namespace, by which everything finds it.
@@ -34,6 +46,7 @@ class RequestEpochs final : public CacheEpochs {
   RequestBook& book_;
   RequestIndex& index_;
   RequestTiers* tiers_;
+  PrefixHolder* holder_ = nullptr;
   EpochNames names_;
 };
 

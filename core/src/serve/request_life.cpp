@@ -37,6 +37,22 @@ void count_breakpoints(RequestBook& book, const RequestIndex& index, const RowPl
   }
 }
 
+/// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
+void move_memory(RequestBook& book, MemoryArena& arena, std::optional<MemoryPart> without_room = std::nullopt) {
+  book.ask_for_nobody();
+  for (std::size_t part = 0; part < book.lack.size(); ++part)
+    if (const std::int32_t numbers = std::exchange(book.lack[part], 0); numbers > 0)
+      arena.note_lack(static_cast<MemoryPart>(part), numbers);
+  arena.balance(without_room);
+}
+
+/// After tiers have answered: their transfers come before the copies of KV, and read it from where it lay.
+void note_moved_kv(RequestBook& book, MemoryArena& arena, TenantMarks* marks) {
+  if (arena.kv_copies().empty()) return;
+  book.news.kv_moved(arena.moved_to());
+  if (marks != nullptr) marks->kv_moved(arena.kv_copies());
+}
+
 }  // namespace
 
 RequestLife::RequestLife(const RequestCacheOptions& options)
@@ -51,7 +67,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
       busy_rows_(book_, *index_, forks_, marks_ ? &*marks_ : nullptr) {
   const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
-  free_requests_.reserve(book_.records.size());
+  free_requests_.reserve(static_cast<std::size_t>(options.max_requests));
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
   if (options.tiers.enabled()) {
@@ -60,6 +76,10 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     book_.news.set_tiers(tiers_->index());
   }
   epochs_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr);
+  if (options.prefixes.pins > 0 || options.prefixes.prefetches > 0) {
+    prefixes_.emplace(book_, *index_, *epochs_, clock_, tiers_ ? &*tiers_ : nullptr, marks_ ? &*marks_ : nullptr);
+    epochs_->set_holder(*prefixes_);
+  }
   if (book_.tenants) book_.tenants->set_index(*index_);
   if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
@@ -69,10 +89,9 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   check_prompt(prompt, book_.options.max_request_tokens, clock_.least_s());
   require(prompt.breakpoints.empty() || !book_.in_columns || book_.columns.mode != AlignMode::none, "breakpoints",
           prompt.breakpoints.size(), "positions are named, and mode none keeps no state that is found again");
-  if (free_requests_.empty()) {
-    book_.now_s = clock_.at(prompt.now_s);
-    return std::nullopt;
-  }
+  book_.now_s = clock_.at(prompt.now_s);
+  if (prefixes_) prefixes_->end_leases();
+  if (free_requests_.empty()) return std::nullopt;
   const RequestId id = free_requests_.back();
   RequestRecord& record = book_.records[id.index()];
   record.id = id;
@@ -81,7 +100,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   book_.set_breakpoints(id, prompt.breakpoints);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   if (book_.tenants) book_.tenants->begin(id, prompt.name_space.salt);
-  book_.now_s = clock_.at(prompt.now_s);
+  if (book_.sessions) book_.sessions->begin(id, prompt.hint.session, book_.now_s);
   const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = name_space, .media = prompt.media});
   if (!opened) {
     if (tiers_) tiers_->end_call();
@@ -117,6 +136,7 @@ bool RequestLife::fork(RequestId request, std::span<const Token> tokens, std::sp
     forks_.start(fork, point, tokens.subspan(i * each, each));
     if (marks_) marks_->begin_as(id, request);
     if (book_.tenants) book_.tenants->begin_as(id, request);
+    if (book_.sessions) book_.sessions->begin(id, fork.hint.session, book_.now_s);
     if (tiers_) tiers_->fork(id);
     ++book_.running;
     ++book_.stats.forks;
@@ -177,25 +197,9 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
   }
   book_.passes.push();
   if (pass.ready) busy_rows_.place(pass);
-  if (arena_ && pass.without_room > 0) move_memory(MemoryPart::kv);
+  if (arena_ && pass.without_room > 0) move_memory(book_, *arena_, MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
-}
-
-/// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
-void RequestLife::move_memory(std::optional<MemoryPart> without_room) {
-  book_.ask_for_nobody();
-  for (std::size_t part = 0; part < book_.lack.size(); ++part)
-    if (const std::int32_t numbers = std::exchange(book_.lack[part], 0); numbers > 0)
-      arena_->note_lack(static_cast<MemoryPart>(part), numbers);
-  arena_->balance(without_room);
-}
-
-/// After tiers have answered: their transfers come before the copies of KV, and read it from where it lay.
-void RequestLife::note_moved_kv() {
-  if (arena_->kv_copies().empty()) return;
-  book_.news.kv_moved(arena_->moved_to());
-  if (marks_) marks_->kv_moved(arena_->kv_copies());
 }
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
@@ -302,10 +306,10 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   lookups_.commit();
   PassCommit commit = take_commit();
   end_points();
-  if (arena_) move_memory();
+  if (arena_) move_memory(book_, *arena_);
   if (tiers_) tiers_->end_call();
   if (arena_) {
-    note_moved_kv();
+    note_moved_kv(book_, *arena_, marks_ ? &*marks_ : nullptr);
     commit.memory = arena_->take();
   }
   return commit;
@@ -361,6 +365,7 @@ void RequestLife::end_now(RequestId request, RequestEnd how, const ReuseHint& hi
   if (book_.record(request).stale || is_waiting_fork) how = RequestEnd::aborted;
   book_.ask(request);
   index_->close(request, how, known);
+  if (book_.sessions) book_.sessions->end(request, known, book_.now_s);
   if (book_.tenants) book_.tenants->keep_to_limits();
   book_.ask_for_nobody();
   if (arena_) arena_->make_room();
@@ -406,8 +411,10 @@ void RequestLife::reset() {
     return;
   }
   while (book_.passes.size() > 0) busy_rows_.drop_newest();
+  if (prefixes_) prefixes_->end_all();
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
+  if (book_.sessions) book_.sessions->clear_contents();
   if (tiers_) tiers_->index().reset();
   book_.news.cleared();
   clock_.restart();
@@ -424,7 +431,7 @@ void RequestLife::check_invariants() const {
   std::int32_t with_live_slot = 0;
   for (std::size_t i = 0; i < book_.records.size(); ++i) {
     const RequestRecord& record = book_.records[i];
-    running += record.running;
+    running += record.running && !record.holds_prefix;
     require_invariant(record.running || record.quiet_until == 0, structure, "a request that ended is quiet");
     if (!record.running) continue;
     require_invariant(record.computed <= std::ssize(record.tokens.all()), structure, "more is computed than known");
@@ -435,14 +442,14 @@ void RequestLife::check_invariants() const {
     require_invariant(id.valid() && id.index() == i, structure, "a request has the number of another row");
     const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
     if (!record.has_kv()) continue;
-    ++with_live_slot;
+    with_live_slot += !record.holds_prefix;
     require_invariant(same(record.kv.ids, index_->kv_of(id).ids), structure, "the KV of a request is out of date");
     for (std::size_t g = 0; g < book_.groups; ++g)
       require_invariant(same(book_.states.of(id)[g].slots, index_->slots_of(id, g)), structure,
                         "the slots of a state are out of date");
   }
   require_invariant(running == book_.running, structure, "the number of running requests is wrong");
-  require_invariant(free_requests_.size() + static_cast<std::size_t>(running) == book_.records.size(), structure,
+  require_invariant(std::ssize(free_requests_) + running == book_.options.max_requests, structure,
                     "a request number is lost");
   for (std::size_t p = 0; p < book_.passes.size(); ++p)
     for (std::size_t i = 0; i < book_.passes.at(p).rows.size(); ++i)
@@ -457,6 +464,8 @@ void RequestLife::check_invariants() const {
   }
   lookups_.check();
   forks_.check_invariants();
+  if (prefixes_) prefixes_->check();
+  if (book_.sessions) book_.sessions->check();
   if (tiers_) tiers_->check_invariants();
   if (arena_) arena_->check();
 }

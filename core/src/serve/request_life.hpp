@@ -6,6 +6,7 @@
 #include "serve/batch_check.hpp"
 #include "serve/busy_rows.hpp"
 #include "serve/draft_trees.hpp"
+#include "serve/held_prefixes.hpp"
 #include "serve/memory_arena.hpp"
 #include "serve/request_book.hpp"
 #include "serve/request_clock.hpp"
@@ -53,6 +54,8 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] CacheArena* arena() noexcept override { return arena_ ? &*arena_ : nullptr; }
   [[nodiscard]] CacheEpochs& epochs() noexcept override { return *epochs_; }
   [[nodiscard]] CacheTenants* tenants() noexcept override { return book_.tenants ? &*book_.tenants : nullptr; }
+  [[nodiscard]] CachePrefixes* prefixes() noexcept override { return prefixes_ ? &*prefixes_ : nullptr; }
+  [[nodiscard]] CacheSessions* sessions() noexcept override { return book_.sessions ? &*book_.sessions : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
@@ -75,8 +78,6 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] PassCommit take_commit();
   void end_now(RequestId request, RequestEnd how, const ReuseHint& hint);
   void end_points();
-  void move_memory(std::optional<MemoryPart> without_room = std::nullopt);
-  void note_moved_kv();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 
   RequestBook book_;
@@ -96,6 +97,7 @@ class RequestLife final : public RequestCache {
   std::optional<RequestEpochs> epochs_;
   std::optional<MemoryArena> arena_;
   RequestClock clock_;
+  std::optional<HeldPrefixes> prefixes_;
 };
 
 }  // namespace stateport::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/serve/cache_options.hpp>
 
 #include <cstdint>
@@ -19,6 +20,19 @@ inline constexpr std::int32_t pass_saves_max = 3;
 [[nodiscard]] inline std::int64_t state_grid_tokens(const RequestCacheOptions& options) noexcept {
   const std::vector<StateGroup>& groups = column_layout(options).groups;
   return groups.empty() ? options.block_size_tokens : groups.back().block_size_tokens;
+}
+
+/// Rows of an index: of requests, then of pins and prefetches (HeldPrefixes).
+[[nodiscard]] inline std::size_t index_rows(const RequestCacheOptions& options) noexcept {
+  return static_cast<std::size_t>(options.max_requests) + static_cast<std::size_t>(options.prefixes.pins) +
+         static_cast<std::size_t>(options.prefixes.prefetches);
+}
+
+/// The number of blocks that one request of max_request_tokens needs in this group.
+[[nodiscard]] inline std::int64_t request_state_blocks(const RequestCacheOptions& options, const StateGroup& group) {
+  return resident_blocks(column_layout(options).mode, options.max_request_tokens, group.block_size_tokens,
+                         options.drafts, 0) +
+         (options.overlap ? 1 : 0) + (options.index == CacheIndex::tree ? 1 : 0);
 }
 
 /// Throws InvalidArgument for sizes, and for combinations of options, that no RequestCache can have. Does not look at

@@ -45,6 +45,7 @@ struct alignas(64) RequestRecord {
   bool running = false;
   bool begun = false;           ///< a pass was committed: the state is where StateTable says, no longer in its hit
   bool ending = false;          ///< it has ended, and is kept until its load ends, or until its forks have begun
+  bool holds_prefix = false;    ///< no request: a pin or a prefetch has this row (HeldPrefixes)
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
   bool is_fork = false;         ///< it is a fork that has not begun
   bool has_memory = false;      ///< of a fork: it has taken memory of its own
@@ -100,7 +101,8 @@ inline constexpr LiveColumns no_columns = {no_column, no_column};
 /// Throws InvalidArgument unless the request runs.
 inline void check_running(std::span<const RequestRecord> records, RequestId request) {
   const bool runs = request.valid() && request.index() < records.size() && records[request.index()].running &&
-                    !records[request.index()].ending && records[request.index()].id == request;
+                    !records[request.index()].holds_prefix && !records[request.index()].ending &&
+                    records[request.index()].id == request;
   require(runs, "request", request, "is not running");
 }
 

@@ -18,7 +18,7 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
                   .states_apart = options.index == CacheIndex::hash && in_columns(options),
                   .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
                   .states = static_cast<std::size_t>(checkpoint_slots(options)),
-                  .requests = static_cast<std::size_t>(options.max_requests),
+                  .requests = index_rows(options),
                   .request_blocks = static_cast<std::size_t>(options.max_request_tokens / options.block_size_tokens),
                   .eviction = options.eviction,
                   .eviction_options = options.eviction_options,
@@ -115,6 +115,10 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
     end_call();
     return false;
   }
+  if (records_[id.index()].holds_prefix && !prefix_loads_->may_load(id, hit.tokens, cached)) {
+    end_call();
+    return false;
+  }
   const auto& prefixes = device_.hashes_of(id, hit.tokens).prefixes();
   index_.loads().hold(hit, prefixes, cached);
   load_blocks_.clear();
@@ -164,6 +168,7 @@ void RequestTiers::go_on(RequestId id) {
   Request& request = requests_[id.index()];
   request.wait = Wait::nothing;
   if (std::exchange(records_[id.index()].ending, false)) {
+    if (records_[id.index()].holds_prefix) return prefix_loads_->end_load(id);
     cache_.end(id, RequestEnd::aborted);
   } else if (waits_ != nullptr) {
     waits_->consider(id);
@@ -255,7 +260,8 @@ SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
     const RequestId id = end->request;
     // Contents that a stale request loads were forgotten meanwhile: others must not find them.
     if (!end->asked) finish_load(id, end->done && !records_[id.index()].stale);
-    ready += !end->asked || look_again(id);
+    const bool goes_on = !end->asked || look_again(id);
+    ready += goes_on && !records_[id.index()].holds_prefix;
   }
   end_call();
   return {.ready_requests = ready, .transfers = take_transfers()};

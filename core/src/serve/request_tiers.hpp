@@ -17,6 +17,18 @@
 
 namespace stateport::detail {
 
+/// Loads of rows that belong to no request (HeldPrefixes).
+class PrefixLoads {
+ public:
+  /// The row may take memory for the first `tokens` tokens, of which `cached_tokens` are on the device.
+  [[nodiscard]] virtual bool may_load(RequestId row, std::int64_t tokens, std::int64_t cached_tokens) = 0;
+  /// The row waits for nothing any more.
+  virtual void end_load(RequestId row) = 0;
+
+ protected:
+  ~PrefixLoads() = default;
+};
+
 /// The part of a RequestCache that deals with tiers: the loads of requests, and reports about requests to a TierIndex.
 class RequestTiers final : public CacheTiers {
  public:
@@ -47,6 +59,9 @@ class RequestTiers final : public CacheTiers {
   }
   /// True: the request waits for its load, and ends when that does, as aborted.
   [[nodiscard]] bool end_later(RequestId request) noexcept;
+  /// The row, of no request, is closed when all that it waits for has ended.
+  void end_after_load(RequestId row) noexcept { records_[row.index()].ending = true; }
+  void set_prefix_loads(PrefixLoads& loads) noexcept { prefix_loads_ = &loads; }
   /// A request that has no load ends: it waits for answers no longer.
   void stop_asking(RequestId request) noexcept;
   /// As an index reports to its own eviction policy: a prompt once its states are made, and the last state that the
@@ -90,6 +105,7 @@ class RequestTiers final : public CacheTiers {
   CacheStats& stats_;
   TenantMarks* marks_;
   PrefixWaits* waits_;
+  PrefixLoads* prefix_loads_ = nullptr;
   std::int64_t block_size_;
   TierIndex index_;
   std::vector<Request> requests_;

@@ -7,10 +7,11 @@
 namespace stateport::detail {
 
 StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news,
-                         std::shared_ptr<EvictionPolicy> eviction, TenantOwners* owners)
+                         std::shared_ptr<EvictionPolicy> eviction, TenantOwners* owners, SessionBook* sessions)
     : block_size_(group.block_size_tokens),
       group_(index),
       owners_(owners),
+      sessions_(sessions),
       pool_({.blocks = group.blocks + reserved_state_blocks, .eviction = std::move(eviction), .owners = owners}),
       publication_(group.blocks + reserved_state_blocks),
       news_(news),
@@ -38,7 +39,24 @@ BlockId StateBlocks::find(BlockHash key, const PrefixHash& prefix, std::int64_t 
   return same ? block : BlockId{};
 }
 
+bool StateBlocks::evict_demoted() {
+  if (sessions_ == nullptr) return false;
+  const std::int32_t number =
+      sessions_->next(MemoryPart::states, static_cast<std::size_t>(group_), [&](std::int32_t candidate) {
+        const BlockId block{candidate};
+        if (candidate >= pool_.block_count() || pool_.ref_count(block) > 0 || pool_.hash(block) <= 0) return false;
+        return owners_ == nullptr ||
+               owners_->ledger().turn(owners_->of(block.index()), owners_->bytes_each()) != TenantLedger::Turn::never;
+      });
+  if (number < 0) return false;
+  const BlockId block{number};
+  pool_.forget({&block, 1});
+  return true;
+}
+
 bool StateBlocks::take(std::span<BlockId> blocks) {
+  while (sessions_ != nullptr && pool_.free_blocks() < std::ssize(blocks) && evict_demoted()) {
+  }
   // Where tenants have shares one after the other is evicted, so that accounts are up to date.
   while (owners_ != nullptr && pool_.free_blocks() < std::ssize(blocks))
     if (available() < std::ssize(blocks) || !evict_one()) return false;
@@ -94,6 +112,7 @@ void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::s
 
 void StateBlocks::lose(BlockId block) {
   if (std::exchange(found_[block.index()], std::uint8_t{0}) == 0) return;
+  if (sessions_ != nullptr) sessions_->give_state(static_cast<std::size_t>(group_), SlotId{block.value()});
   news_.state_removed(group_, prefix_of_[block.index()]);
 }
 

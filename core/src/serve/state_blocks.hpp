@@ -9,6 +9,7 @@
 #include "hash/namespace_tag.hpp"
 #include "serve/cache_news.hpp"
 #include "serve/request_options.hpp"
+#include "serve/session_book.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -22,9 +23,10 @@ namespace stateport::detail {
 class StateBlocks final : private BlockListener {
  public:
   /// `eviction`: which state goes first; null: the least recently used. `owners`: of the blocks; null: tenants have no
-  /// shares.
+  /// shares. `sessions`: null if the
+  /// cache has none.
   StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news, std::shared_ptr<EvictionPolicy> eviction,
-              TenantOwners* owners);
+              TenantOwners* owners, SessionBook* sessions);
   ~StateBlocks();
   StateBlocks(const StateBlocks&) = delete;
   StateBlocks& operator=(const StateBlocks&) = delete;
@@ -51,6 +53,8 @@ class StateBlocks final : private BlockListener {
   [[nodiscard]] std::int64_t used() const noexcept {
     return pool_.block_count() - reserved_state_blocks - pool_.free_blocks();
   }
+  /// Evicts a demoted state (SessionBook) that no request holds. False: there is none.
+  bool evict_demoted();
   /// Evicts a state that is found by hash. False: none can be evicted.
   bool evict_one() { return pool_.cached_blocks() > 0 && pool_.evict(1); }
   void reset();
@@ -66,6 +70,7 @@ class StateBlocks final : private BlockListener {
   std::int32_t block_size_;
   std::int32_t group_;
   TenantOwners* owners_;
+  SessionBook* sessions_;  ///< null: the cache has none
   BlockPool pool_;
   PublicationCheck publication_;
   CacheNews& news_;

@@ -28,7 +28,7 @@ TenantMarks::TenantMarks(const RequestCacheOptions& options, const StateTable& s
       states_(states),
       in_columns_(in_columns(options)),
       separate_(slot_layout(options).separate_checkpoints),
-      tenant_(static_cast<std::size_t>(options.max_requests)),
+      tenant_(index_rows(options)),
       kv_(static_cast<std::size_t>(kv_blocks(options))),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
       draft_rows_(in_columns_ || options.drafts == 0 ? 0 : tenant_.size()) {

@@ -48,7 +48,7 @@ TenantShares::TenantShares(const RequestCacheOptions& options)
       ledger_(static_cast<std::size_t>(options.tenant_quotas)),
       kv_(ledger_, &TenantAccount::kv_bytes, block_bytes(options), kv_victim_bytes(options),
           static_cast<std::size_t>(kv_blocks(options)) + 1),
-      names_(static_cast<std::size_t>(options.max_requests)) {
+      names_(index_rows(options)) {
   for (std::size_t g = 0; g < group_count(options); ++g)
     states_.emplace_back(ledger_, &TenantAccount::state_bytes, state_bytes(options), state_bytes(options),
                          static_cast<std::size_t>(checkpoint_slots(options, g)) + reserved_state_blocks);
@@ -90,21 +90,22 @@ void TenantShares::reset() noexcept {
   for (TenantOwners& states : states_) states.reset();
 }
 
-/// Floors are kept to within a victim of each tenant.
+/// Floors are kept to within a victim of each tenant. Pins and prefetches of others may take memory beside them.
 void TenantShares::check_floors(std::int64_t floor_bytes, const char* argument) const {
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t kv_needed = ceil_div(options_.max_request_tokens, block) * block_bytes(options_);
   const std::int64_t kv_room = options_.kv_tokens / block * block_bytes(options_);
+  constexpr std::int64_t most = INT64_MAX / 4;
+  const std::int64_t held =
+      std::min(options_.prefixes.pinned_bytes, most) + std::min(options_.prefixes.prefetched_bytes, most);
   const auto require_room = [&](std::int64_t room, std::int64_t needed, const char* rule) {
-    require(floor_bytes <= room - needed, argument, floor_bytes, rule);
+    require(floor_bytes <= room - needed - held, argument, floor_bytes, rule);
   };
   require_room(kv_room, kv_needed, "is too much, with other floors: kv_tokens must have room for one request besides");
   constexpr const char* states_rule = "is too much, with other floors: one request must find room for its states";
   if (const auto* const columns = std::get_if<ColumnLayout>(&options_.layout)) {
     for (const StateGroup& group : columns->groups) {
-      const std::int64_t needed =
-          resident_blocks(columns->mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts, 0) +
-          (options_.overlap ? 1 : 0) + (options_.index == CacheIndex::tree ? 1 : 0);
+      const std::int64_t needed = request_state_blocks(options_, group);
       require_room(group.blocks * state_bytes(options_), needed * state_bytes(options_), states_rule);
     }
     return;

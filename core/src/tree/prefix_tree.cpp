@@ -130,14 +130,14 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   return impl_->insert(prefix, freed);
 }
 
-EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
+EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed, const std::function<bool(KvIndex)>& chosen) {
   require(demand.tokens >= 0, "demand.tokens", demand.tokens, "must not be negative");
   require(demand.states >= 0, "demand.states", demand.states, "must not be negative");
   require(demand.bytes >= 0, "demand.bytes", demand.bytes, "must not be negative");
   EvictResult result;
   const std::int64_t states = sizes().total_states();
   try {
-    impl_->evict(demand, freed, result);
+    impl_->evict(demand, freed, result, chosen);
   } catch (const std::bad_alloc&) {
     // A state whose slot the listener kept has gone, too, and is not counted.
     if (result.tokens == 0 && sizes().total_states() == states) throw;

@@ -34,6 +34,33 @@ void cut_to_share(RadixNodes& nodes, const TreeVictims& victims, std::uint32_t l
   nodes[upper].tick = nodes[leaf].tick;
 }
 
+bool is_short(const EvictDemand& demand, const EvictResult& result, const MemoryCost& memory) noexcept {
+  return result.tokens < demand.tokens || result.states < demand.states ||
+         memory.of(result.tokens, result.states) < demand.bytes;
+}
+
+/// The unlocked leaf that was used longest ago, among those that are chosen; for states the node of a state, for bytes
+/// too if there is no leaf. The root: there is none.
+std::uint32_t oldest_of(const RadixNodes& nodes, const SlotPool& pool, const TreeVictims& victims,
+                        const EvictDemand& demand, const std::function<bool(KvIndex)>& chosen) {
+  std::uint32_t oldest = RadixNodes::root;
+  std::uint64_t least = UINT64_MAX;
+  const auto consider = [&](std::uint32_t node, std::uint64_t tick) {
+    if (tick >= least || !chosen(nodes.kv(node).back())) return;
+    least = tick;
+    oldest = node;
+  };
+  for (std::uint32_t node = 1; demand.states == 0 && node < nodes.size(); ++node)
+    if (victims.is_leaf(node)) consider(node, nodes[node].tick);
+  if (demand.tokens > 0 || oldest != RadixNodes::root) return oldest;
+  for (std::int32_t i = 0; i < pool.capacity_slots(); ++i) {
+    const SlotId slot{i};
+    if (pool.is_free(slot) || pool.owner(slot) == SlotPool::caller || pool.lock_count(slot) > 0) continue;
+    consider(static_cast<std::uint32_t>(pool.owner(slot)), pool.last_use_tick(slot));
+  }
+  return oldest;
+}
+
 }  // namespace
 
 bool RadixTree::report_victim(std::uint32_t node, bool whole) const {
@@ -119,7 +146,19 @@ std::size_t RadixTree::peek_victims(VictimKind kind, std::span<Victim> out) {
   return found;
 }
 
-void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result) {
+void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result,
+                      const std::function<bool(KvIndex)>& chosen) {
+  while (chosen && is_short(demand, result, options_.memory)) {
+    const std::uint32_t node = oldest_of(nodes_, pool_, victims_, demand, chosen);
+    if (node == root) return;
+    const bool leaf = victims_.is_leaf(node);
+    if (leaf && options_.owners != nullptr) cut_to_share(nodes_, victims_, node);
+    if (leaf)
+      remove_leaf(node, freed, result);
+    else
+      remove_state(node, freed, result);
+  }
+  if (chosen) return;
   while (result.tokens < demand.tokens) {
     const auto leaf = victims_.next_leaf();
     if (!leaf) break;

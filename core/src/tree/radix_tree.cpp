@@ -194,7 +194,7 @@ SlotId RadixTree::take_slot_beside(std::uint32_t answer, Freed& freed) {
   lock(answer);
   EvictResult evicted;
   try {
-    evict({.tokens = 0, .states = 1}, freed, evicted);
+    evict({.tokens = 0, .states = 1}, freed, evicted, {});
   } catch (...) {
     unlock(nodes_.id(answer));
     throw;

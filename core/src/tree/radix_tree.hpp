@@ -39,7 +39,8 @@ class RadixTree {
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
   /// Adds to `result` as it goes. If memory runs out, every victim is all in `freed` or not touched.
-  void evict(EvictDemand demand, Freed& freed, EvictResult& result);
+  /// `chosen` may be empty.
+  void evict(EvictDemand demand, Freed& freed, EvictResult& result, const std::function<bool(KvIndex)>& chosen);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
   /// Evicts the node and those above it as far as they are leaves without locks; else its state, unless that is locked.

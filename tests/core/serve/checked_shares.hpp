@@ -86,6 +86,8 @@ class CheckedShares final : public RequestCache {
   CacheArena* arena() noexcept override { return cache_->arena(); }
   CacheEpochs& epochs() noexcept override { return cache_->epochs(); }
   CacheTenants* tenants() noexcept override { return &tenants_; }
+  CachePrefixes* prefixes() noexcept override { return cache_->prefixes(); }
+  CacheSessions* sessions() noexcept override { return cache_->sessions(); }
   void reset() override {
     cache_->reset();
     for (const auto& [salt, quota] : quotas_) REQUIRE(bytes_of(quota.salt) == 0);
@@ -145,8 +147,9 @@ class CheckedShares final : public RequestCache {
     const TenantUsage usage = cache_->tenants()->usage(salt);
     return usage.kv_bytes + usage.state_bytes;
   }
-  /// No request and no pass holds memory.
+  /// No request, no pass and no pin holds memory.
   void check_limits() const {
+    if (cache_->prefixes() != nullptr && cache_->prefixes()->usage().pins > 0) return;
     if (running_requests() > 0 || !passes_.empty()) return;
     for (const auto& [salt, quota] : quotas_)
       REQUIRE((quota.most_bytes == 0 || bytes_of(quota.salt) <= quota.most_bytes));

@@ -33,6 +33,7 @@ class FrugalCache final : public RequestCache {
     if (cache_->tiers() != nullptr) tiers_ = std::make_unique<Tiers>(*cache_->tiers());
     epochs_ = std::make_unique<Epochs>(cache_->epochs());
     if (cache_->arena() != nullptr) arena_ = std::make_unique<Arena>(*cache_->arena());
+    if (cache_->prefixes() != nullptr) prefixes_ = std::make_unique<Prefixes>(*cache_->prefixes());
     if (cache_->tenants() != nullptr) tenants_ = std::make_unique<Tenants>(*cache_->tenants());
   }
 
@@ -82,6 +83,8 @@ class FrugalCache final : public RequestCache {
   CacheArena* arena() noexcept override { return arena_.get(); }
   CacheEpochs& epochs() noexcept override { return *epochs_; }
   CacheTenants* tenants() noexcept override { return tenants_.get(); }
+  CachePrefixes* prefixes() noexcept override { return prefixes_.get(); }
+  CacheSessions* sessions() noexcept override { return cache_->sessions(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }
@@ -176,11 +179,31 @@ class FrugalCache final : public RequestCache {
     CacheTenants& tenants_;
   };
 
+  class Prefixes final : public CachePrefixes {
+   public:
+    explicit Prefixes(CachePrefixes& prefixes) : prefixes_(prefixes) {}
+    PinnedPrefix pin(const Prompt& prompt, double lease_s) override {
+      return frugal([&] { return prefixes_.pin(prompt, lease_s); });
+    }
+    bool unpin(PinId pin) override {
+      return frugal([&] { return prefixes_.unpin(pin); });
+    }
+    Prefetch prefetch(const Prompt& prompt) override {
+      return frugal([&] { return prefixes_.prefetch(prompt); });
+    }
+    bool is_prefetching(PrefetchId prefetch) const override { return prefixes_.is_prefetching(prefetch); }
+    const PrefixUsage& usage() const noexcept override { return prefixes_.usage(); }
+
+   private:
+    CachePrefixes& prefixes_;
+  };
+
   std::unique_ptr<RequestCache> cache_;
   std::unique_ptr<Tiers> tiers_;
   std::unique_ptr<Epochs> epochs_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Tenants> tenants_;
+  std::unique_ptr<Prefixes> prefixes_;
 };
 
 }  // namespace stateport::test

@@ -14,12 +14,6 @@
 namespace stateport::test {
 namespace {
 
-/// The name of a tenant.
-const std::string& salted() {
-  static const std::string long_name(1500, 'n');
-  return long_name;
-}
-
 /// Of the tenant with a name, or of the one without. False: the quota was too large.
 bool set_quota(Random& random, RequestCache& cache) {
   TenantQuota quota;
@@ -44,7 +38,7 @@ bool is_load(const Transfer& transfer) {
 ReuseHint random_hint(Random& random) {
   return {.last_turn = random.chance(20),
           .expected_idle_s = random.chance(20) ? 30.0 : 0,
-          .session = random.chance(20) ? 1u + static_cast<std::uint64_t>(random.between(0, 3)) : 0};
+          .session = random.chance(60) ? 1u + static_cast<std::uint64_t>(random.between(0, 3)) : 0};
 }
 
 /// The answer of start() agrees with the statistics after the request ended, and names a reason if a whole block is
@@ -143,6 +137,13 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
   if (random.chance(25)) options.tenant_quotas = random.between32(1, 2);
   if (random.chance(40) && !(in_columns(kind) && columns(options).mode == AlignMode::none))
     options.share_running = {.least_tokens = random.between(1, 12), .longest_commits = random.between32(1, 30)};
+  if (random.chance(40) && !(in_columns(kind) && columns(options).mode == AlignMode::none))
+    options.prefixes = {.pins = random.between32(1, 4),
+                        .pinned_bytes = options.memory.of(random.between(10, 200), random.between(1, 4))};
+  if (random.chance(40))
+    options.sessions = {.remembered = random.between32(1, 20),
+                        .idle_s = random.chance(30) ? static_cast<double>(random.between(1, 40)) : 0,
+                        .most_bytes = random.chance(30) ? options.memory.of(random.between(1, 100), 2) : 0};
   return options;
 }
 
@@ -181,6 +182,7 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
   if (keeps_kv) options_.tiers.kv_elsewhere = &world_;
   cache_ = make_cache(options_);
   if (cache_->arena() != nullptr) arena_.emplace(options_, *cache_->arena(), world_);
+  prefixes_ = std::make_shared<Prefixes>(*this);
 }
 
 void RandomEngine::join(const RandomEngine& other) {
@@ -191,6 +193,9 @@ void RandomEngine::join(const RandomEngine& other) {
 
 void RandomEngine::step() {
   if (cache_->tenants() != nullptr && random_.chance(5)) quotas += set_quota(random_, *cache_);
+  prefixes_->step();
+  if (cache_->sessions() != nullptr && random_.chance(8))
+    closed += cache_->sessions()->close(1 + static_cast<std::uint64_t>(random_.between(0, 3)));
   const std::int64_t dice = random_.between(0, 19);
   for (int count = habits.crowds ? random_.between32(0, 2) : static_cast<int>(dice < 4); count > 0; --count) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
@@ -220,14 +225,17 @@ void RandomEngine::finish() {
     if (pass_) commit();
   }
   while (!running_.empty()) end(running_.begin()->first);
+  prefixes_->end_most();
   begin_rest();
   while (!under_way_.empty()) settle(under_way_.size());
   if (arena_) arena_->settle_all();
   cache_->check_invariants();
   follow_events();
+  const bool holds = prefixes_->finish();
   check_tiers();
-  check_usage();
+  if (!holds) check_usage();
   cache_->reset();
+  prefixes_->clear();
   begin_rest();
   CHECK(world_.images(Medium::host) + world_.images(Medium::file) == 0);
   follow_events();
@@ -308,19 +316,13 @@ RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, st
 /// Asks the cache to start such a prompt.
 std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearch search,
                                                   std::span<const std::int64_t> named) {
-  const auto& [prompt, names] = wanted;
-  Namespace tenant;
-  if (names.tenant == 1) tenant.salt = salted();
-  if (names.tenant == 2) tenant.extra_key = "two";
-  const std::array media = {MediaKey{.id = "image", .first_token = names.media_at},
-                            MediaKey{.id = "its sound", .first_token = names.media_at}};
-  const auto started = cache_->start({.tokens = prompt,
-                                      .name_space = tenant,
-                                      .media = std::span(media).first(names.media_at >= 0 ? 2 : 0),
-                                      .hint = random_hint(random_),
-                                      .now_s = now_s_ += 1,
-                                      .search = search,
-                                      .breakpoints = named});
+  const Names& names = wanted.names;
+  Prompt prompt = prefixes_->prompt_of(wanted);
+  prompt.hint = random_hint(random_);
+  prompt.search = search;
+  prompt.breakpoints = named;
+  const auto started = cache_->start(prompt);
+  prefixes_->end_leases();
   if (!started) return std::nullopt;
   begin(started->transfers);
   if (search == PromptSearch::device) REQUIRE_FALSE((started->load || started->waits_for));
@@ -555,9 +557,10 @@ void RandomEngine::forget() {
 }
 
 void RandomEngine::check_stale(bool forgot_all) {
+  const bool loads = prefixes_->forget();
   for (const auto& [id, live] : running_)
     REQUIRE(cache_->epochs().is_stale(id) == (live.names.weights != weights_of(live.names.tenant)));
-  if (!forgot_all || cache_->running_requests() > 0 || pass_ || planned_) return;
+  if (!forgot_all || cache_->running_requests() > 0 || pass_ || planned_ || loads) return;
   CHECK(cache_->usage().kv_tokens == 0);
   if (!in_columns(options_)) CHECK(cache_->usage().states == 0);
 }
@@ -827,6 +830,7 @@ void RandomEngine::settle(std::size_t most) {
   }
   begin(cache_->tiers()->settle(results).transfers);
   follow_loads();
+  prefixes_->follow();
 }
 
 /// A load brings all that was announced, or nothing.

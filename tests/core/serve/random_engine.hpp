@@ -30,6 +30,12 @@ enum class Below : std::uint8_t { nothing, tiers, states_alone };
 inline constexpr std::array<std::array<Token, 4>, 2> one_key = {
     {{1977724, 1278635, 517372, 1}, {1596476, 103655, 356537, 1}}};
 
+/// The name of a tenant.
+[[nodiscard]] inline const std::string& salted() {
+  static const std::string long_name(1500, 'n');
+  return long_name;
+}
+
 /// Options of small caches of all kinds.
 [[nodiscard]] RequestCacheOptions random_options(Random& random, Combination index);
 /// Tiers for them, of a few images.
@@ -82,6 +88,11 @@ class RandomEngine {
   std::int64_t quotas = 0;      ///< that were set
   std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
   std::int64_t waits = 0;       ///< for other requests
+  std::int64_t pins = 0;        ///< that were made
+  std::int64_t pin_hits = 0;    ///< of pinned prefixes, by prompts that were started to look
+  std::int64_t prefetches = 0;  ///< that ended
+  std::int64_t prefetched = 0;  ///< of these, with more tokens on the device
+  std::int64_t closed = 0;      ///< sessions
   std::int64_t refreshed = 0;   ///< requests that found more when they were looked up again
 
  private:
@@ -109,6 +120,7 @@ class RandomEngine {
     bool is_fork = false;
     std::int64_t waited_commits = 0;
   };
+  class Prefixes;
   struct RunRow {
     RequestId request;
     std::int32_t drafts = 0;
@@ -184,8 +196,59 @@ class RandomEngine {
   MarkedMemory* marked_ = nullptr;
   std::map<RequestId, int> tenants_;  ///< by request; ended requests stay
   std::vector<Transfer> under_way_;
+  std::shared_ptr<Prefixes> prefixes_;
   std::optional<ArenaWorld> arena_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
+};
+
+/// The pins and prefetches of a RandomEngine, and all that must hold for them.
+class RandomEngine::Prefixes {
+ public:
+  explicit Prefixes(RandomEngine& engine) : engine_(engine), cache_(*engine.cache_), random_(engine.random_) {}
+
+  /// At a later time than all prompts before. Valid until the next call.
+  [[nodiscard]] Prompt prompt_of(const Old& wanted);
+  /// Some random calls.
+  void step();
+  /// The time of the cache went on.
+  void end_leases();
+  /// Contents were forgotten. True: prefetches are under way.
+  [[nodiscard]] bool forget();
+  /// Transfers have ended.
+  void follow();
+  /// Ends most pins.
+  void end_most();
+  /// No transfer is under way. True: there are pins.
+  [[nodiscard]] bool finish();
+  /// The cache was reset.
+  void clear();
+
+ private:
+  struct Pinned {
+    PinId pin = 0;
+    Old prefix;
+    double ends_s = 0;  ///< 0: never
+    std::int64_t tokens = 0;
+  };
+  struct Prefetching {
+    PrefetchId prefetch = 0;
+    Old prompt;
+    std::int64_t cached_tokens = 0;
+  };
+
+  [[nodiscard]] bool has_twin(const Tokens& tokens) const;
+  void pin();
+  void unpin(std::size_t at);
+  void hit_pinned();
+  void prefetch();
+  void check() const;
+
+  RandomEngine& engine_;
+  RequestCache& cache_;
+  Random& random_;
+  std::vector<Pinned> pins_;
+  std::vector<Prefetching> prefetches_;
+  std::array<MediaKey, 2> media_;  ///< of the last prompt
 };
 
 /// Totals over all random engines.
@@ -207,6 +270,10 @@ struct RandomRuns {
   std::int64_t forks = 0;
   std::int64_t forked_ended = 0;
   std::int64_t kv_moves = 0;
+  std::int64_t pins = 0;
+  std::int64_t pin_hits = 0;
+  std::int64_t prefetches = 0;
+  std::int64_t prefetched = 0;
 
   /// Ends what the engine serves, and counts what it did.
   void add(RandomEngine& engine) {
@@ -227,6 +294,10 @@ struct RandomRuns {
     forks += engine.forks;
     forked_ended += engine.forked_ended;
     kv_moves += engine.kv_moves;
+    pins += engine.pins;
+    pin_hits += engine.pin_hits;
+    prefetches += engine.prefetches;
+    prefetched += engine.prefetched;
   }
 };
 

@@ -165,6 +165,29 @@ TEST_CASE("a template's turns continue from before the tail of the last one, or 
   }
 }
 
+TEST_CASE("contents of closed sessions leave room for those of sessions that go on") {
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 400, .block_size_tokens = 64});
+    std::array<std::int64_t, 3> hit_tokens = {};
+    for (std::size_t way = 0; way < hit_tokens.size(); ++way) {
+      RequestReplayOptions options{.cache = pool_cache_options(workload, index, served_blocks_min(workload), 64, false),
+                                   .history_tokens = history};
+      options.cache.eviction = EvictionOrder::lru;
+      options.cache.sessions.remembered = way > 0 ? 1024 : 0;
+      options.mistaken_closes = way == 2 ? 100 : 0;
+      SymbolicPasses states = symbols_for(options);
+      RequestReplayer replayer(workload, options, states);
+      serve_all(replayer);
+      CHECK(states.wrong_reads == 0);
+      CHECK(replayer.counts().first_mismatch.empty());
+      hit_tokens[way] = replayer.counts().hit_tokens;
+    }
+    CHECK(hit_tokens[0] < hit_tokens[1]);
+    CHECK(hit_tokens[2] < hit_tokens[1]);
+  }
+}
+
 TEST_CASE("requests are served alike by block hash and by tokens") {
   for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
     for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})

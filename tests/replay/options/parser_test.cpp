@@ -133,6 +133,10 @@ TEST_CASE("options with units and parts are read") {
   CHECK(parsed<ServeOptions>("serve --tail").tail_tokens == 64);
   const auto named = parsed<ServeOptions>("serve --workload template --tail=32 --breakpoints");
   CHECK(named.tail_tokens == 32);
+  CHECK_FALSE(named.close_sessions);
+  const auto closing = parsed<ServeOptions>("serve --close-sessions --mistaken-closes 2.5");
+  CHECK(closing.close_sessions);
+  CHECK(closing.mistaken_closes == 2.5);
   CHECK(named.breakpoints);
   CHECK(named.common.workload.generator.kind == WorkloadKind::chat_template);
   CHECK(parsed<PromptsOptions>("--checkpoint-dtype int8").common.model.checkpoint_type == ElementType::int8_block32);

@@ -116,6 +116,24 @@ typedef struct stateport_share_running {
   int32_t longest_commits;
 } stateport_share_running;
 
+/// Pins and prefetches: see cache_prefixes.h. Bytes are counted by state_bytes and kv_bytes_per_token of
+/// stateport_eviction_options: KV in whole blocks, and states.
+typedef struct stateport_prefix_options {
+  size_t size;
+  int32_t pins;              ///< at a time; 0: none. Not in mode none.
+  int64_t pinned_bytes;      ///< that pins may keep together
+  int32_t prefetches;        ///< at a time; 0: none. Needs tiers.
+  int64_t prefetched_bytes;  ///< that loads of prefetches may take together while they are under way
+} stateport_prefix_options;
+
+/// Sessions, by stateport_reuse_hint.session: see cache_sessions.h.
+typedef struct stateport_session_options {
+  size_t size;
+  int32_t remembered;  ///< that the cache remembers, rounded up to a power of two; 0: none
+  double idle_s;       ///< > 0: a session that no request named for this many seconds is closed with the next start
+  int64_t most_bytes;  ///< > 0: contents of a session that owns more are demoted until it owns no more than that
+} stateport_session_options;
+
 typedef struct stateport_request_cache_options {
   size_t size;
   int32_t index;                           ///< stateport_cache_index
@@ -149,6 +167,8 @@ typedef struct stateport_request_cache_options {
   /// Tenants that can have a quota at a time, at most 64; 0: none. See cache_tenants.h.
   int32_t tenant_quotas;
   const stateport_share_running* share_running;  ///< null: no prompt waits for another request
+  const stateport_prefix_options* prefixes;      ///< null: neither pins nor prefetches
+  const stateport_session_options* sessions;     ///< null: none
   const stateport_tier_options* tiers;           ///< the tiers below the device; null: none
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;

@@ -34,6 +34,8 @@
 #include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/cache_arena.h>     // IWYU pragma: export
 #include <stateport/c/cache_epochs.h>    // IWYU pragma: export
+#include <stateport/c/cache_prefixes.h>  // IWYU pragma: export
+#include <stateport/c/cache_sessions.h>  // IWYU pragma: export
 #include <stateport/c/cache_tenants.h>   // IWYU pragma: export
 #include <stateport/c/cache_tiers.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export

@@ -50,7 +50,8 @@ typedef struct stateport_reuse_hint {
   double factor;                     ///< for other knowledge; 0: 1
   double expected_idle_s;  ///< no use is expected before this time has passed; afterwards the hint says nothing
   /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, no prompt is
-  /// expected to return to this end: 1/8 from then on.
+  /// expected to return to this end: 1/8 from then on. Of a prompt: the session that owns its contents, see
+  /// cache_sessions.h.
   uint64_t session;
   /// In (0, 1): how likely a later prompt goes on from this one; 0: not given. The weight of such a value is learned
   /// from earlier prompts with a like value.

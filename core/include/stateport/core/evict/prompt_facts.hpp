@@ -12,8 +12,9 @@ namespace stateport {
 /// Names a position of a prompt: a hash of all tokens up to there.
 using PositionKey = std::uint64_t;
 
-/// The engine's knowledge about the future of a prompt, which the cache cannot learn from its past. Only hix, the
-/// learned hazard index, uses it: it changes the expected rate of later uses of the end of this prompt.
+/// The engine's knowledge about the future of a prompt, which the cache cannot learn from its past. hix, the learned
+/// hazard index, uses it: it changes the expected rate of later uses of the end of this prompt. Of all orders, a
+/// RequestCache with sessions (CacheSessions) uses `session` and `last_turn`.
 ///
 /// last_turn, tool_call_pending and factor each multiply that rate. Their product is limited to [1/16, 16] and rounded
 /// to a power of sqrt(2).

@@ -127,14 +127,35 @@ inline constexpr std::int32_t tenant_quotas_max = 64;
 /// prompt then reuses all that is cached, and may wait for another request. Commits, inserts and ends of requests end
 /// waits.
 ///
-/// An engine passes over a request that waits, as over one that waits for a tier, and runs the others. If requests queue
-/// for long before they run, their waits may run out: RequestCache::refresh() finds the prefix then, too.
+/// An engine passes over a request that waits, as over one that waits for a tier, and runs the others. If requests
+/// queue for long before they run, their waits may run out: RequestCache::refresh() finds the prefix then, too.
 struct ShareRunning {
   /// A prompt waits for at least this number of tokens beyond its hit; 0: no prompt waits. Costs a hash of each block
   /// of a prompt with index tree.
   std::int64_t least_tokens = 0;
   /// Commits and inserts of the cache since a request began to wait, after which it waits no longer, for no request.
   std::int32_t longest_commits = 1024;
+};
+
+/// Pins and prefetches of a cache (CachePrefixes). Each of them reserves as much as a request in the tables of the
+/// cache, but no live slot. Bytes are counted by RequestCacheOptions::memory: KV in whole blocks, and states.
+struct PrefixOptions {
+  std::int32_t pins = 0;              ///< at a time
+  std::int64_t pinned_bytes = 0;      ///< that pins may keep together
+  std::int32_t prefetches = 0;        ///< at a time; needs tiers
+  std::int64_t prefetched_bytes = 0;  ///< that loads of prefetches may take together while they are under way
+};
+
+/// Sessions of a cache (CacheSessions), by ReuseHint::session.
+struct SessionOptions {
+  /// That the cache remembers, rounded up to a power of two; 0: none. Each uses 48 bytes; all together use 4 bytes for
+  /// each KV block or page and each checkpoint.
+  std::int32_t remembered = 0;
+  /// > 0: a session that no request named for this many seconds is closed with the next start().
+  double idle_s = 0;
+  /// > 0: contents of a session that owns more bytes are demoted, as if it were closed, until it owns no more than
+  /// that.
+  std::int64_t most_bytes = 0;
 };
 
 struct RequestCacheOptions {
@@ -176,6 +197,8 @@ struct RequestCacheOptions {
   /// besides. Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
   std::int32_t tenant_quotas = 0;
   ShareRunning share_running;
+  PrefixOptions prefixes;
+  SessionOptions sessions;
   /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;

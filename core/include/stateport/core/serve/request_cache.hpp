@@ -5,6 +5,8 @@
 #include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/serve/cache_event.hpp>
 #include <stateport/core/serve/cache_options.hpp>
+#include <stateport/core/serve/cache_prefixes.hpp>
+#include <stateport/core/serve/cache_sessions.hpp>
 #include <stateport/core/serve/cache_tenants.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
@@ -161,10 +163,11 @@ class RequestCache {
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends with its computed and committed tokens. By the hint hix values the last state that the request
-  /// left. The hint has no effect with other orders, after an abort, if the request left no state (for a tree a hit
-  /// that is the last whole page counts as left), or (index tree) if that state has fewer than position_tokens tokens.
-  /// Throws for a request that does not run and a bad hint. With index tree and separate_checkpoints the engine must
-  /// execute the answer; it is valid until the next call.
+  /// left; with any order, last_turn closes the session of the request (CacheSessions). Else the hint has no effect
+  /// with other orders, after an abort, if the request left no state (for a tree a hit that is the last whole page
+  /// counts as left), or (index tree) if that state has fewer than position_tokens tokens. Throws for a request that
+  /// does not run and a bad hint. With index tree and separate_checkpoints the engine must execute the answer; it is
+  /// valid until the next call.
   virtual EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   EndedRequest finish(RequestId request, const ReuseHint& hint = {}) {
     return end(request, RequestEnd::finished, hint);
@@ -195,6 +198,12 @@ class RequestCache {
 
   /// The shares of tenants; nullptr without RequestCacheOptions::tenant_quotas.
   [[nodiscard]] virtual CacheTenants* tenants() noexcept = 0;
+
+  /// Pins and prefetches; nullptr without RequestCacheOptions::prefixes.
+  [[nodiscard]] virtual CachePrefixes* prefixes() noexcept = 0;
+
+  /// Sessions that can be closed; nullptr without RequestCacheOptions::sessions.
+  [[nodiscard]] virtual CacheSessions* sessions() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
@@ -229,6 +238,8 @@ class RequestCache {
 ///   passes; an arena with budget_bytes, with extents of no numbers or of fewer bytes than numbers, a state_share
 ///   outside [0, 1], or too few bytes for the KV of one request of max_request_tokens, a state of each request and one
 ///   more, and the free memory;
+/// - prefixes: more than 65,536 pins or prefetches, negative numbers, pins in mode none, prefetches without tiers;
+/// - sessions: more than 2^20 of them, negative numbers, an idle time that is not finite;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
 ///   any) not longer than drafts; negative tail_tokens, or without mode align; index tree or tiers with mode none;

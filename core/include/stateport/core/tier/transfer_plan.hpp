@@ -48,7 +48,8 @@ struct Transfer {
   Medium from = Medium::device;
   Medium to = Medium::host;  ///< of a drop and a find: the same as `from`
   std::int32_t place = -1;   ///< store, load: the state's slot in the store of its group, or the number of the KV block
-  RequestId request;         ///< load, find: the request that waits for it, or for which it was asked before it ended
+  RequestId request;  ///< load, find: the request that waits for it, or for which it was asked before it ended; of a
+                      ///< prefetch: a number that no request has, with a row of at least max_requests
 
   friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
 };

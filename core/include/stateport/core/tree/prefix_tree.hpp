@@ -124,7 +124,10 @@ class PrefixTree {
   ///
   /// A leaf costs O(1) for lru and O(log n) for other orders, a state O(log n), hix O(draws) for either: amortised over
   /// touches and locks, however many nodes are locked.
-  EvictResult evict(EvictDemand demand, Freed& freed);
+  ///
+  /// `chosen`: only victims for which `chosen(kv)` is true of the KV index at the end of their node, used longest ago
+  /// first. The policy does not choose them; each costs O(nodes), or O(slots) for a state.
+  EvictResult evict(EvictDemand demand, Freed& freed, const std::function<bool(KvIndex)>& chosen = nullptr);
 
   /// Writes the next victims of evict() for one kind of demand, in order, and returns how many there are, at most
   /// out.size(). Changes nothing, neither recency nor draws. The ranks are those of now: a node that becomes a leaf, or
