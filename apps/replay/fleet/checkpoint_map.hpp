@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/serve/cache_event.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
 #include "containers/flat_map.hpp"

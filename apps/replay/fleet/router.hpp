@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/serve/cache_event.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
 #include <cstddef>
