@@ -169,9 +169,9 @@ class PrefixOptions:
 class SessionOptions:
     """Sessions of a cache, by ReuseHint.session: see CacheSessions.
 
-    remembered: sessions that the cache knows at a time, rounded up to a power of two. idle_s: > 0: a session that no request named for
-    this many seconds is closed with the next start. most_bytes: > 0: contents of a session that owns more bytes are
-    demoted until it owns no more than that."""
+    remembered: sessions that the cache knows at a time, rounded up to a power of two. idle_s: > 0: a session that no
+    request named for this many seconds is closed with the next start. most_bytes: > 0: contents of a session that owns
+    more bytes are demoted until it owns no more than that."""
 
     remembered: int = 0
     idle_s: float = 0.0

@@ -14,7 +14,8 @@ from stateport._library import calls
 @dataclasses.dataclass(frozen=True)
 class SessionUsage:
     """The contents of the device that one session alone has used. is_open: False: it was closed, or the cache does not
-    know it (any more). kv_tokens: of whole blocks. states: checkpoints; in columns: blocks of states. bytes: of both."""
+    know it (any more). kv_tokens: of whole blocks. states: checkpoints; in columns: blocks of states. bytes: of
+    both."""
 
     is_open: bool
     kv_tokens: int

@@ -71,7 +71,8 @@ class TestForks:
             tokens = cache.chunk(forks, [count] * 2)
             if not tokens.all():
                 break
-            done = [int(cache.computed(fork) + part == len(PROMPT) + 3) for fork, part in zip(forks, tokens, strict=True)]
+            parts = zip(forks, tokens, strict=True)
+            done = [int(cache.computed(fork) + part == len(PROMPT) + 3) for fork, part in parts]
             cache.commit(cache.plan(forks, tokens), done, [9] * sum(done))
             assert cache.running_requests == 2
         cache.finish(forks)

@@ -5,6 +5,8 @@
 
 #include "serve/request_options.hpp"
 
+#include <utility>
+
 namespace stateport::detail {
 
 /// A request that is quiet runs, decodes and has a token to feed: such a row is right, and needs no check_row().
@@ -37,7 +39,7 @@ void BatchCheck::check_row(const PassRow& row, std::size_t passes) const {
 }
 
 void BatchCheck::check_rows(std::span<const PassRow> rows, std::size_t passes) {
-  require(rows.size() <= records_.size(), "rows", rows.size(), "must be at most max_requests");
+  require(std::cmp_less_equal(rows.size(), options_.max_requests), "rows", rows.size(), "must be at most max_requests");
   ++batch_;
   busy_.clear();
   for (const PassRow& row : rows) {

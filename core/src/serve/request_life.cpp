@@ -339,13 +339,14 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
+  if (hint != ReuseHint{}) book_.records[request.index()].hint = hint;
   if (tiers_ && tiers_->end_later(request)) {  // the places of its load must stay
     lookups_.end(request);
     return {};
   }
   if (forks_.any() && forks_.end_later(request)) return {};
   book_.end_copies.clear();
-  end_now(request, how, hint);
+  end_now(request, how);
   end_points();
   if (tiers_) tiers_->end_call();
   if (book_.end_copies.empty()) return {};
@@ -354,22 +355,22 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
 
 /// Requests end whose forks have begun by now. Their states may have no copy any more: they leave none.
 void RequestLife::end_points() {
-  while (const std::optional<RequestId> id = forks_.take_ended()) end_now(*id, RequestEnd::aborted, {});
+  while (const std::optional<RequestId> id = forks_.take_ended()) end_now(*id, RequestEnd::aborted);
 }
 
-void RequestLife::end_now(RequestId request, RequestEnd how, const ReuseHint& hint) {
+void RequestLife::end_now(RequestId request, RequestEnd how) {
   if (tiers_) tiers_->stop_asking(request);
   const bool is_waiting_fork = book_.record(request).is_fork;
   if (!book_.record(request).begun && !is_waiting_fork) lookups_.count(request);
-  const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
+  const ReuseHint& hint = book_.record(request).hint;
   if (book_.record(request).stale || is_waiting_fork) how = RequestEnd::aborted;
   book_.ask(request);
-  index_->close(request, how, known);
-  if (book_.sessions) book_.sessions->end(request, known, book_.now_s);
+  index_->close(request, how, hint);
+  if (book_.sessions) book_.sessions->end(request, hint, book_.now_s);
   if (book_.tenants) book_.tenants->keep_to_limits();
   book_.ask_for_nobody();
   if (arena_) arena_->make_room();
-  if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
+  if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, hint, book_.now_s);
   book_.passes.end_request(request);
   if (is_waiting_fork) forks_.begin(request);
   book_.records[request.index()].running = false;

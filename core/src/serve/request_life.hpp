@@ -76,7 +76,7 @@ class RequestLife final : public RequestCache {
                                          std::span<const std::int32_t> steps = {});
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
-  void end_now(RequestId request, RequestEnd how, const ReuseHint& hint);
+  void end_now(RequestId request, RequestEnd how);
   void end_points();
   [[nodiscard]] TransferPlan take_transfers() { return tiers_ ? tiers_->take_transfers() : TransferPlan{}; }
 

@@ -65,13 +65,13 @@ class TenantShares final : public CacheTenants {
   [[nodiscard]] bool is_movable(SlotId slot) const noexcept;
   /// Evicts what tenants have beyond their limits.
   void keep_to_limits();
-  /// Throws std::logic_error unless tenants together have this number of KV blocks and of states. O(accounts).
   /// The asking request may have this KV evicted, with a state.
   [[nodiscard]] bool is_takeable(std::int32_t kv) const noexcept {
     const TenantId owner = kv_.of(static_cast<std::size_t>(kv));
     return owner == TenantLedger::nobody ||
            ledger_.turn(owner, kv_.bytes_each() + states_[0].bytes_each()) != TenantLedger::Turn::never;
   }
+  /// Throws std::logic_error unless tenants together have this number of KV blocks and of states. O(accounts).
   void check(std::int64_t kv_blocks, std::int64_t states) const;
   /// Nothing is cached, and no request runs.
   void reset() noexcept;

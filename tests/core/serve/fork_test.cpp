@@ -287,6 +287,27 @@ TEST_CASE("a fork has the weights, the tenant and the hint of its request") {
   }
 }
 
+TEST_CASE("the hint at the end of a request counts when its forks have begun") {
+  for (const Combination index : every_combination)
+    for (const bool closes : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      RequestCacheOptions options = cache_for_forks(index);
+      options.sessions.remembered = 8;
+      Forks forks(options);
+      const ReuseHint hint{.session = 5};
+      const RequestId point = forks.cache->start({.tokens = counting(10), .hint = hint})->request;
+      forks.tokens[point] = counting(10);
+      forks.step({point});
+      const std::vector<RequestId> two = forks.fork(point, {11, 12});
+      forks.cache->finish(point, {.last_turn = closes, .session = 5});
+      CHECK(forks.cache->sessions()->usage(5).is_open);
+      forks.step(two);
+      CHECK(forks.cache->sessions()->usage(5).is_open == !closes);
+      for (const RequestId id : two) forks.cache->finish(id);
+      forks.cache->check_invariants();
+    }
+}
+
 TEST_CASE("forks that cannot be are refused, and change nothing") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));

@@ -720,8 +720,11 @@ void RandomEngine::commit() {
   check_named(commit, rows, before);
   const std::vector<RefusedBreakpoint> refused(commit.refused_breakpoints.begin(), commit.refused_breakpoints.end());
   if (arena_) arena_->check(commit);
+  world_.move_kv(commit.kv_moves);
   begin(commit.transfers);
-  world_.after(commit);
+  PassCommit rest = commit;
+  rest.kv_moves = {};
+  world_.after(rest);
   if (arena_) arena_->begin(commit.memory);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows)

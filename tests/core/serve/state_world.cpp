@@ -275,9 +275,12 @@ void StateWorld::check_targets(const GroupCommit& group) {
     for (const SlotCopy& copy : plan) once(copy.dst_slot);
 }
 
+void StateWorld::move_kv(std::span<const KvMove> moves) {
+  for (const KvMove& move : moves) kv_[static_cast<std::size_t>(move.dst)] = kv_[static_cast<std::size_t>(move.src)];
+}
+
 void StateWorld::after(const PassCommit& commit) {
-  for (const KvMove& move : commit.kv_moves)
-    kv_[static_cast<std::size_t>(move.dst)] = kv_[static_cast<std::size_t>(move.src)];
+  move_kv(commit.kv_moves);
   if (!in_columns(options_)) check_targets(commit.groups[0]);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {

@@ -39,6 +39,8 @@ class StateWorld final : public KvDirectory {
   /// Writes KV and states of `tokens`, as the engine copies them for an insert, instead of run(). Checks that the KV
   /// before them is right.
   void insert(const RowPlan& row, const Tokens& tokens);
+  /// Moves KV of single tokens, in this order: the first work of a commit.
+  void move_kv(std::span<const KvMove> moves);
   /// Carries out the commit's work after the pass.
   void after(const PassCommit& commit);
   /// Carries out the copies that the end of a request asks for.

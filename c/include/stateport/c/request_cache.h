@@ -70,7 +70,7 @@ stateport_status stateport_request_cache_refresh(stateport_request_cache* cache,
 ///     in columns:  copies of the group plan have a copy of the state.
 ///     both:        fork_copies of the plan have a copy of the last block of KV, if that is not full.
 ///
-/// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk says 0. It may end: it
+/// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk says 0. It may end: it
 /// then keeps its memory and its number until they have, and leaves no state at its end. A fork can be forked once it
 /// has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing has changed. Refused: a
 /// request that does not run, no forks, a count that is no multiple of theirs, a fork longer than max_request_tokens;
@@ -108,7 +108,7 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
 /// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (in columns:
 /// of every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
-/// all tokens of the prompt the request can only end. Some of the KV may be cached already. Index hash in slots: its
+/// all tokens of the prompt the request can only end, or be forked. Some of the KV may be cached already. Index hash in slots: its
 /// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
 /// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed already
 /// or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is outstanding.

@@ -34,7 +34,7 @@ struct CacheUsage {
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
 ///     [before]  scrub, fork_copies, and for each group: clear, copies
-///     [after]   for each group: steps, from_scratch, copies
+///     [after]   kv_moves, and for each group: steps, from_scratch, copies
 ///
 /// The cache decides and moves no byte: the engine enqueues the work of plans and commits on one stream, in this order.
 /// A plan is for a whole batch. A row finds room or not, as a whole; rows without room are named and the others run.
@@ -80,8 +80,8 @@ class RequestCache {
   /// it. An engine asks when it is about to schedule the request. The device alone is searched. None: no more is found,
   /// or the request waits for a tier or for another request, and nothing changed. Else the answer replaces that of
   /// start(), and memory that failed or cancelled plans took for the request is free again. Throws InvalidArgument for
-  /// a request that does not run, InvalidState after its first commit or insert, and while a pass with it is
-  /// outstanding. O(tokens); hashes no block.
+  /// a request that does not run, InvalidState after its first commit or insert, for a fork, and while a pass
+  /// with it is outstanding. O(tokens); hashes no block.
   [[nodiscard]] virtual std::optional<StartedRequest> refresh(RequestId request) = 0;
 
   /// Starts forks of a request: requests that go on behind its computed tokens, for n samples, beams, or other
@@ -94,9 +94,13 @@ class RequestCache {
   ///     in columns:  GroupPlan::copies has a copy of the state.
   ///     both:        PassPlan::fork_copies has a copy of the last block of KV, if that is not full.
   ///
-  /// Until all its forks have begun (their first commit) or ended, the request itself waits: chunk() answers 0. It may
-  /// end: it then keeps its memory and its number until they have, and leaves no state at its end. So a beam search
-  /// forks the beams that go on, and then ends them. A fork can be forked once it has begun.
+  /// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk() answers
+  /// 0. It may end: it then keeps its memory and its number until they have, and leaves no state at its end. So a beam
+  /// search forks the beams that go on, and then ends them. A fork can be forked once it has begun.
+  ///
+  /// A fork that begins needs memory beside that of its request: a live state, and a block of KV if the last one is not
+  /// full. Where memory is so short that even a fork alone finds no room, the engine ends it and starts its tokens as a
+  /// prompt.
   ///
   /// False: fewer request numbers than forks are free, and nothing changed. Throws InvalidArgument for a request that
   /// does not run, no forks, a number of tokens that is no multiple of theirs, and a fork longer than
@@ -121,7 +125,8 @@ class RequestCache {
   /// Drafts that are a tree (in slots): `parents` has for each draft, one row after the other, the step that it
   /// follows. A step counts the tokens of a row from 0: draft i is step i + 1, and its parent is a step in [0, i].
   /// Empty: the drafts of each row are a chain. The pass writes the KV of step s to the place of token start + s.
-  /// Throws for parents in columns, as many as there are no drafts, and one that is no earlier step.
+  /// Throws for parents in columns, for another number of parents than drafts, and for a parent that is no
+  /// earlier step.
   [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows, std::span<const std::int32_t> parents = {}) = 0;
 
   /// The newest outstanding pass did not run. The moves of its memory plan hold all the same. Throws InvalidState for
@@ -144,7 +149,7 @@ class RequestCache {
   /// Names the KV and the checkpoint of a request's hit, for an engine that copies them into memory of its own. Both
   /// stay in place, and the answer valid, until the first commit, insert or refresh of the request or its end. Throws
   /// InvalidArgument for a request that does not run and a group that does not exist, InvalidState after the first
-  /// commit or insert, and while the request waits. O(1).
+  /// commit or insert, for a fork, and while the request waits. O(1).
   [[nodiscard]] virtual HitPlaces places(RequestId request, std::size_t group = 0) const = 0;
 
   /// Inserts the KV and the state of the first `tokens` tokens of the request's prompt. The engine has both in memory
@@ -155,11 +160,12 @@ class RequestCache {
   /// All of this is enqueued before any later call. The tokens count as computed from then on. The state becomes a
   /// checkpoint if the tokens are whole blocks of KV (in columns: of every group, and not in mode none), whatever the
   /// placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the request can
-  /// only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be cached already.
-  /// Index hash in slots: its blocks are named again, and must get the same content. Otherwise the request reads the
-  /// cached KV, and no request reads the engine's copy. None: the tokens find no room; with an arena CacheArena::take()
-  /// has moves that may make some. Throws InvalidArgument for a request that does not run or waits, and for tokens
-  /// that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
+  /// only end, or be forked: to decode, start it with the sampled token as part of the prompt. Some of the KV may be
+  /// cached already. Index hash in slots: its blocks are named again, and must get the same content. Otherwise the
+  /// request reads the cached KV, and no request reads the engine's copy. None: the tokens find no room; with an arena
+  /// CacheArena::take() has moves that may make some. Throws InvalidArgument for a request that does not run or waits,
+  /// and for tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding.
+  /// O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends with its computed and committed tokens. By the hint hix values the last state that the request
