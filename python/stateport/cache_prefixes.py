@@ -68,10 +68,10 @@ class PrefixUsage:
 class CachePrefixes(_library.Object):
     """The part of RequestCache for pins and prefetches. A pin holds a prefix as a running request holds its hit:
     neither its KV nor its state is evicted. A prefetch loads a prefix from the tiers; when its load has ended
-    (`settle`) the prefix is cached on the device like any other. Neither takes a request number nor a live slot. Pins and loads of
-    prefetches always leave the memory that one request of max_request_tokens needs. Contents that are forgotten end
-    their pins. Prompts have at most max_request_tokens - 1 tokens. These methods raise InvalidState without
-    CacheOptions.prefixes."""
+    (`settle`) the prefix is cached on the device like any other. Neither takes a request number nor a live slot.
+    Pins and loads of prefetches always leave the memory that one request of max_request_tokens needs. Contents that
+    are forgotten end their pins. Prompts have at most max_request_tokens - 1 tokens. These methods raise
+    InvalidState without CacheOptions.prefixes."""
 
     def pin(self, tokens: Any, *, namespace: Namespace | None = None, media: Sequence[MediaKey] = (),
             now_s: float = 0.0, lease_s: float = 0.0) -> PinnedPrefix:

@@ -273,10 +273,10 @@ class PassCommit:
     next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
     published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
     room. refused_breakpoints: REFUSED_BREAKPOINT [n], named positions that the pass ran over without leaving a
-    checkpoint: there was no room, or it could neither stop nor save there. kv_moves: KV_MOVE [n], with trees of drafts:
-    KV of single tokens moves from the index src to dst in every layer, before all else and in this order. transfers:
-    TRANSFER [n], which come before the copies (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE [n]: memory work behind all else
-    (CacheArena)."""
+    checkpoint: there was no room, or it could neither stop nor save there. kv_moves: KV_MOVE [n], with trees of
+    drafts: KV of single tokens moves from the index src to dst in every layer, before all else and in this order.
+    transfers: TRANSFER [n], which come before the copies (CacheTiers). kv_copies: SLOT_COPY [n], moves: MEMORY_MOVE
+    [n]: memory work behind all else (CacheArena)."""
 
     def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
         self.transfers = answered_transfers(struct)
