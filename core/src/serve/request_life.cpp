@@ -278,6 +278,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
     after.copies.clear();
     after.steps.clear();
   }
+  const bool has_trees = !pass.paths.empty();
   std::size_t first = 0;
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     if (!pass.runs(i)) continue;
@@ -287,7 +288,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
     first += static_cast<std::size_t>(count);
     if (row.drafts > 0 && !book_.in_columns)
       book_.after[0].steps.push_back({.row = static_cast<std::int32_t>(i),
-                                      .live_step = pass.kept_step(i, count - 1),
+                                      .live_step = has_trees ? pass.kept_step(i, count - 1) : count - 1,
                                       .live_slot = row.states[0].target()});
     if (pass.is_busy(i))
       settle_row(pass, i, count);

@@ -120,14 +120,15 @@ TEST_CASE("trees of drafts that cannot be are refused, and change nothing") {
     CHECK(has(refused({0, 0, 0}), "parents = 3"));
     CHECK(has(refused({0, 2}), "parents = 2"));
     CHECK(has(refused({-1, 0}), "parents = -1"));
-    constexpr std::array parents = {0, 0};
-    const PassPlan plan = decoding.pass({51, 52}, parents);
+    constexpr std::array parents = {0, 0, 1};
+    const PassPlan plan = decoding.pass({51, 52, 53}, parents);
     const auto refused_steps = [&](std::int32_t count, const Tokens& sampled, std::vector<std::int32_t> steps) {
       return text([&] { static_cast<void>(cache.commit(plan.pass, {&count, 1}, sampled, steps)); });
     };
     CHECK(has(refused_steps(2, {51, 9}, {}), "steps = 0"));
     CHECK(has(refused_steps(2, {51, 9}, {1, 1}), "steps = 2"));
-    CHECK(has(refused_steps(2, {51, 9}, {3}), "steps = 3"));
+    CHECK(has(refused_steps(2, {51, 9}, {4}), "steps = 4"));
+    CHECK(has(refused_steps(2, {51, 9}, {3}), "steps = 3"));  // two drafts lead to it
     CHECK(has(refused_steps(2, {51, 9}, {-1}), "steps = -1"));
     CHECK(has(refused_steps(2, {51, 9}, {0}), "steps = 0"));
     CHECK(has(refused_steps(3, {51, 52, 9}, {2}), "steps = 2"));
