@@ -554,7 +554,7 @@ TEST_CASE("whatever an engine does, what is pinned is found, and prefetches end"
         CAPTURE(tiers);
         CAPTURE(arena);
         RandomRuns runs;
-        for_each_seed(300, [&](Random& random, std::uint64_t) {
+        for_each_seed(120, [&](Random& random, std::uint64_t) {
           RequestCacheOptions options = random_options(random, index);
           while (in_columns(index) && columns(options).mode == AlignMode::none) options = random_options(random, index);
           const auto bytes = [&] { return options.memory.of(random.between(10, 200), random.between(1, 4)); };
@@ -574,10 +574,10 @@ TEST_CASE("whatever an engine does, what is pinned is found, and prefetches end"
           runs.add(engine);
           ++runs.seeds;
         });
-        if (runs.seeds < 300) continue;
-        CHECK(runs.pins > 100);
-        CHECK(runs.pin_hits > 100);
-        if (tiers) CHECK(runs.prefetches > 50);
-        if (tiers) CHECK(runs.prefetched > 50);
+        if (runs.seeds < 120) continue;
+        CHECK(runs.pins > 40);
+        CHECK(runs.pin_hits > 40);
+        if (tiers) CHECK(runs.prefetches > 20);
+        if (tiers) CHECK(runs.prefetched > 20);
       }
 }
