@@ -416,7 +416,7 @@ void fork(World& world) {
   const std::int64_t request = world.wide_number();
   std::size_t count = 0;
   const auto* const tokens = world.array<std::int32_t>(count, &World::number);
-  const std::size_t forks = world.input.chance(64) ? world.input.below(4) : count;
+  const std::size_t forks = tokens == nullptr || world.input.chance(64) ? world.input.below(4) : count;
   world.judge(
       stateport_request_cache_fork(cache, request, tokens, count, world.maybe(world.room<std::int64_t>(forks)), forks));
 }
