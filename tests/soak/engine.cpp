@@ -522,8 +522,7 @@ void Engine::follow_events() {
   while (const std::size_t count = cache_->take_events(events)) {
     for (const CacheEvent& event : std::span(events).first(count)) {
       must(event.sequence == ++sequence_, "events are missing");
-      constexpr std::size_t copies = 4;  // so that a short run shows it beside the memory that caches reserve
-      if (setup_.planted == Planted::events) kept_.insert(kept_.end(), copies, event);
+      if (setup_.planted == Planted::events) kept_.push_back(event);
       if (event.kind == CacheEvent::Kind::cleared) stored_.clear();
       if (event.kind == CacheEvent::Kind::stored)
         must(stored_.insert(event).second, "a stored event for a stored content");
