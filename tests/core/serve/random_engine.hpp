@@ -7,6 +7,7 @@
 #include "combination.hpp"
 #include "marked_memory.hpp"
 #include "random.hpp"
+#include "random_counts.hpp"
 #include "state_world.hpp"
 
 #include <array>
@@ -43,7 +44,7 @@ inline constexpr std::array<std::array<Token, 4>, 2> one_key = {
 
 /// An engine that does everything that RequestCache allows, in random order, over a StateWorld. Transfers between the
 /// device and the tiers end late, in any order, and some fail.
-class RandomEngine {
+class RandomEngine : public RandomCounts {
  public:
   using Tokens = StateWorld::Tokens;
 
@@ -71,29 +72,7 @@ class RandomEngine {
     bool trees = false;  ///< in slots, of drafts
   };
   Habits habits;
-  std::int64_t kv_moves = 0;
-  std::int64_t forks = 0;         ///< that began
-  std::int64_t forked_ended = 0;  ///< requests that ended before their forks had begun
-  std::int64_t hits = 0;
-  std::int64_t ran_ahead = 0;
-  std::int64_t ahead = 0;
-  std::int64_t end_copies = 0;
-  std::int64_t inserts = 0;
-  std::int64_t forgotten = 0;     ///< calls that forgot contents
-  std::int64_t stale_rows = 0;    ///< rows of passes whose requests were stale
-  std::int64_t loads = 0;         ///< that ended well
-  std::int64_t failed_loads = 0;  ///< that did not
-  std::int64_t found_loads = 0;   ///< completed loads of images that a find had located
   [[nodiscard]] const ArenaWorld* arena() const noexcept { return arena_ ? &*arena_ : nullptr; }
-  std::int64_t quotas = 0;      ///< that were set
-  std::int64_t named_hits = 0;  ///< of prompts that share exactly a named position's prefix with the one that named it
-  std::int64_t waits = 0;       ///< for other requests
-  std::int64_t pins = 0;        ///< that were made
-  std::int64_t pin_hits = 0;    ///< of pinned prefixes, by prompts that were started to look
-  std::int64_t prefetches = 0;  ///< that ended
-  std::int64_t prefetched = 0;  ///< of these, with more tokens on the device
-  std::int64_t closed = 0;      ///< sessions
-  std::int64_t refreshed = 0;   ///< requests that found more when they were looked up again
 
  private:
   /// The names of a prompt. The world sees a prompt with other names as other tokens.
@@ -252,52 +231,13 @@ class RandomEngine::Prefixes {
 };
 
 /// Totals over all random engines.
-struct RandomRuns {
+struct RandomRuns : RandomCounts {
   std::uint64_t seeds = 0;
-  std::int64_t hits = 0;
-  std::int64_t ran_ahead = 0;
-  std::int64_t ahead = 0;
-  std::int64_t end_copies = 0;
-  std::int64_t inserts = 0;
-  std::int64_t forgotten = 0;
-  std::int64_t stale_rows = 0;
-  std::int64_t loads = 0;
-  std::int64_t failed_loads = 0;
-  std::int64_t found_loads = 0;
-  std::int64_t named_hits = 0;
-  std::int64_t waits = 0;
-  std::int64_t refreshed = 0;
-  std::int64_t forks = 0;
-  std::int64_t forked_ended = 0;
-  std::int64_t kv_moves = 0;
-  std::int64_t pins = 0;
-  std::int64_t pin_hits = 0;
-  std::int64_t prefetches = 0;
-  std::int64_t prefetched = 0;
 
   /// Ends what the engine serves, and counts what it did.
   void add(RandomEngine& engine) {
     engine.finish();
-    hits += engine.hits;
-    ran_ahead += engine.ran_ahead;
-    ahead += engine.ahead;
-    end_copies += engine.end_copies;
-    inserts += engine.inserts;
-    forgotten += engine.forgotten;
-    stale_rows += engine.stale_rows;
-    loads += engine.loads;
-    failed_loads += engine.failed_loads;
-    found_loads += engine.found_loads;
-    named_hits += engine.named_hits;
-    waits += engine.waits;
-    refreshed += engine.refreshed;
-    forks += engine.forks;
-    forked_ended += engine.forked_ended;
-    kv_moves += engine.kv_moves;
-    pins += engine.pins;
-    pin_hits += engine.pin_hits;
-    prefetches += engine.prefetches;
-    prefetched += engine.prefetched;
+    *this += engine;
   }
 };
 
