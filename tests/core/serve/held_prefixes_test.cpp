@@ -8,6 +8,7 @@
 #include "combination.hpp"
 #include "random.hpp"
 #include "random_engine.hpp"
+#include "serve_alone.hpp"
 
 #include <doctest/doctest.h>
 
@@ -55,28 +56,13 @@ HeldPrompt held_prompt(Token first, std::int64_t count = held_prompt_tokens) {
   return tokens;
 }
 
-/// Runs a request that has started to the end of its prompt, and finishes it.
-void finish_prompt(RequestCache& cache, const StartedRequest& started, std::int64_t prompt) {
-  for (std::int64_t left = prompt - cache.computed(started.request); left > 0;) {
-    const PassRow row{.request = started.request,
-                      .tokens = static_cast<std::int32_t>(cache.chunk(started.request, left).tokens)};
-    const PassPlan plan = cache.plan({&row, 1});
-    REQUIRE(plan.rows_without_room == 0);
-    constexpr std::int32_t none = 0;
-    static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
-    left -= row.tokens;
-  }
-  cache.finish(started.request);
-  cache.check_invariants();
-}
-
 /// Serves a prompt alone; answers the tokens that it reused.
 std::int64_t serve_held(RequestCache& cache, const HeldPrompt& prompt, double& now_s, const char* salt = nullptr) {
   Namespace name_space;
   if (salt != nullptr) name_space.salt = salt;
   const auto started = cache.start({.tokens = prompt, .name_space = name_space, .now_s = now_s += 1});
   REQUIRE(started);
-  finish_prompt(cache, *started, std::ssize(prompt));
+  finish_prompt(cache, started->request, std::ssize(prompt));
   return started->reused_tokens;
 }
 
@@ -84,16 +70,11 @@ void flood_held(RequestCache& cache, int prompts, Token first, double& now_s) {
   for (int i = 0; i < prompts; ++i) serve_held(cache, held_prompt(first + 1000 * i), now_s);
 }
 
-std::vector<EvictionOrder> held_orders(Combination index) {
-  if (index == Combination::hash_columns) return {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
-  return {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
-}
-
 }  // namespace
 
 TEST_CASE("a flood evicts everything but what is pinned") {
   for (const Combination index : every_combination)
-    for (const EvictionOrder order : held_orders(index)) {
+    for (const EvictionOrder order : orders_of(index)) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(name(order));
       RequestCacheOptions options = pinning_cache(index, 12);

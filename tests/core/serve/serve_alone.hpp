@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace stateport::test {
 
@@ -67,6 +68,26 @@ inline StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const 
   cache.end(started->request, how);
   cache.check_invariants();
   return *started;
+}
+
+/// Runs a request that has started to the end of its prompt, over no memory, and finishes it.
+inline void finish_prompt(RequestCache& cache, RequestId request, std::int64_t prompt, const ReuseHint& hint = {}) {
+  for (std::int64_t left = prompt - cache.computed(request); left > 0;) {
+    const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(cache.chunk(request, left).tokens)};
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows_without_room == 0);
+    constexpr std::int32_t none = 0;
+    static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
+    left -= row.tokens;
+  }
+  cache.finish(request, hint);
+  cache.check_invariants();
+}
+
+/// Orders of eviction of all kinds that such a cache can have.
+inline std::vector<EvictionOrder> orders_of(Combination index) {
+  if (index == Combination::hash_columns) return {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
+  return {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
 }
 
 }  // namespace stateport::test

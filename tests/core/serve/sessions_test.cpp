@@ -8,6 +8,7 @@
 #include "combination.hpp"
 #include "random.hpp"
 #include "random_engine.hpp"
+#include "serve_alone.hpp"
 
 #include <doctest/doctest.h>
 
@@ -59,35 +60,15 @@ std::int64_t serve_session(RequestCache& cache, const SessionPrompt& prompt, std
   const auto started =
       cache.start({.tokens = prompt, .name_space = name_space, .hint = {.session = session}, .now_s = now_s += 1});
   REQUIRE(started);
-  for (std::int64_t left = std::ssize(prompt) - started->reused_tokens; left > 0;) {
-    const PassRow row{.request = started->request,
-                      .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left).tokens)};
-    const PassPlan plan = cache.plan({&row, 1});
-    REQUIRE(plan.rows_without_room == 0);
-    constexpr std::int32_t none = 0;
-    static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
-    left -= row.tokens;
-  }
-  cache.finish(started->request, last);
-  cache.check_invariants();
+  finish_prompt(cache, started->request, std::ssize(prompt), last);
   return started->reused_tokens;
-}
-
-/// In columns a pass that runs a whole prompt leaves a state at its last boundary alone.
-constexpr std::int64_t states_of_prompt(Combination) {
-  return 1;
-}
-
-std::vector<EvictionOrder> session_orders(Combination index) {
-  if (index == Combination::hash_columns) return {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
-  return {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
 }
 
 }  // namespace
 
 TEST_CASE("contents of a closed session go before all others, whatever the order") {
   for (const Combination index : every_combination)
-    for (const EvictionOrder order : session_orders(index)) {
+    for (const EvictionOrder order : orders_of(index)) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(name(order));
       RequestCacheOptions options = session_cache(index, 8);
@@ -98,7 +79,7 @@ TEST_CASE("contents of a closed session go before all others, whatever the order
       for (unsigned i = 0; i < 4; ++i) serve_session(*cache, session_prompt(1000 * static_cast<int>(i)), 1 + i, now_s);
       for (int i = 4; i < 8; ++i) serve_session(*cache, session_prompt(1000 * i), 5, now_s);
       CHECK(sessions.usage(3).kv_tokens == 60);
-      CHECK(sessions.usage(3).states == states_of_prompt(index));
+      CHECK(sessions.usage(3).states == 1);
       const std::int64_t each = sessions.usage(3).bytes;
       CHECK(sessions.close(5));  // the one that was used last
       CHECK_FALSE(sessions.close(5));

@@ -7,6 +7,7 @@
 #include "combination.hpp"
 #include "random.hpp"
 #include "random_engine.hpp"
+#include "serve_alone.hpp"
 
 #include <doctest/doctest.h>
 
@@ -63,17 +64,7 @@ std::int64_t serve_tenant(RequestCache& cache, const char* tenant, const TenantP
   if (tenant != nullptr) name_space.salt = tenant;
   const auto started = cache.start({.tokens = prompt, .name_space = name_space, .now_s = now_s += 1});
   REQUIRE(started);
-  for (std::int64_t left = std::ssize(prompt) - started->reused_tokens; left > 0;) {
-    const PassRow row{.request = started->request,
-                      .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left).tokens)};
-    const PassPlan plan = cache.plan({&row, 1});
-    REQUIRE(plan.rows_without_room == 0);
-    constexpr std::int32_t none = 0;
-    static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
-    left -= row.tokens;
-  }
-  cache.finish(started->request);
-  cache.check_invariants();
+  finish_prompt(cache, started->request, std::ssize(prompt));
   return started->reused_tokens;
 }
 
