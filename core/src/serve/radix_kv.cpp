@@ -193,14 +193,14 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   if (live != nullptr && tree_.slots().free_slots() == 0) {
     book_.note_lack(MemoryPart::states, 1);
     if (book_.sessions && book_.sessions->demotes()) {
-      const PrefixLock hit = tree_.lock(tree_.peek(usable, requests_[id.index()].name_space));
+      const PrefixLock hit = tree_.lock(tree_.peek(usable, request.name_space));
       static_cast<void>(evict_demoted(book_, tree_, {.states = 1}, freed_));
     }
   }
-  request.hit = live != nullptr ? tree_.match_with_live_slot(usable, requests_[id.index()].name_space, request.row, {},
-                                                             freed_, prompt.prompt_tokens)
-                                : tree_.match(usable, requests_[id.index()].name_space, request.row, Lookup::request,
-                                              prompt.prompt_tokens);
+  request.hit =
+      live != nullptr
+          ? tree_.match_with_live_slot(usable, request.name_space, request.row, {}, freed_, prompt.prompt_tokens)
+          : tree_.match(usable, request.name_space, request.row, Lookup::request, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   reclaim(freed_);
   request.lock = tree_.lock(request.hit);
@@ -221,11 +221,11 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = record(id).prompt_tokens;
   const auto usable = record(id).tokens.first(prompt - 1);
-  if (tree_.peek(usable, requests_[id.index()].name_space).tokens <= request.hit.tokens) return std::nullopt;
+  if (tree_.peek(usable, request.name_space).tokens <= request.hit.tokens) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
   // A policy that learns hears of the hit as of one by a start.
-  request.hit = tree_.match(usable, requests_[id.index()].name_space, request.row, Lookup::request, prompt);
+  request.hit = tree_.match(usable, request.name_space, request.row, Lookup::request, prompt);
   request.lock = tree_.lock(request.hit);
   return opened_at_hit(id);
 }
@@ -246,7 +246,7 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
   // same.
   const std::int64_t prompt = record(id).prompt_tokens;
   if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return opened;
-  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), requests_[id.index()].name_space);
+  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), request.name_space);
   if (all.walked_tokens == opened.cached_tokens) return opened;
   opened.cached_tokens = all.walked_tokens;
   opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
@@ -301,7 +301,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   const auto count = static_cast<std::size_t>(tokens);
   const auto key = record(id).tokens.first(tokens);
   const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
-  if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, requests_[id.index()].name_space));
+  if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, request.name_space));
   inserted_ = key;
   inserted_kv_ = std::span(request.row).first(count);
   inserted_tag_ = record(id).tag;
@@ -310,7 +310,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
       {.tokens = key,
        .kv = inserted_kv_,
        .slot = state,
-       .name_space = requests_[id.index()].name_space,
+       .name_space = request.name_space,
        .name_tag = number_of(record(id).tag),
        .prev_tokens = request.held_tokens,
        .chunked = !donation.ends,
@@ -344,7 +344,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
 void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), requests_[id.index()].name_space,
+  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), request.name_space,
                                        std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.held_tokens = kept.tokens;
@@ -377,8 +377,7 @@ bool RadixKv::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cache
   Request& request = requests_[id.index()];
   // Since the lookup the tree may have evicted KV behind the hit.
   const std::int64_t cached = std::min(cached_tokens, tokens);
-  const PrefixMatch path =
-      tree_.match(record(id).tokens.first(tokens), requests_[id.index()].name_space, {}, Lookup::again);
+  const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), request.name_space, {}, Lookup::again);
   const NodeId root = tree_.peek({}).node;
   if (cached > (path.kv_node == root ? 0 : tree_.node(path.kv_node).end_tokens)) return false;
   request.cached = tree_.lock(path.kv_node);
@@ -396,7 +395,7 @@ SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.cached.release();
   if (!done) return SlotId{};
   const PromptPast past = request.hit.past;
-  request.hit = tree_.peek(record(id).tokens.first(tokens), requests_[id.index()].name_space);
+  request.hit = tree_.peek(record(id).tokens.first(tokens), request.name_space);
   request.hit.past = past;
   return request.hit.slot;
 }
@@ -413,7 +412,7 @@ void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step,
   tree_.insert({.tokens = record(id).tokens.first(request.held_tokens),
                 .kv = std::span(request.row).first(static_cast<std::size_t>(request.held_tokens)),
                 .slot = {},
-                .name_space = requests_[id.index()].name_space,
+                .name_space = request.name_space,
                 .name_tag = number_of(record(id).tag),
                 .prev_tokens = request.held_tokens,
                 .prompt = {.past = request.hit.past, .hint = hint}},
