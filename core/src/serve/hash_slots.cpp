@@ -364,7 +364,10 @@ SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = slot;
   request.known_tokens = std::max(request.known_tokens, tokens);
-  if (allocator_.slot_of(block) == slot) make_findable(id, block, tag_of(kv_.hashes(id), tokens, book_), slot);
+  if (allocator_.slot_of(block) == slot)
+    make_findable(id, block, tag_of(kv_.hashes(id), tokens, book_), slot);
+  else if (book_.checks)
+    book_.checks->published(0, slot, id, false);
   book_.states.of(id)[0].read_column = 0;
   return slot;
 }

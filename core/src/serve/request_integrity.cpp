@@ -25,8 +25,8 @@ std::int32_t RequestIntegrity::withdraw(std::span<const StateFault> faults) {
     if (checks_.is_current(fault.check)) {
       const auto group = static_cast<std::size_t>(fault.check.group);
       if (prefixes_ != nullptr) prefixes_->end_pins_of(group, fault.check.slot);
-      checks_.withdraw(group, fault.check.slot);
       index_.withdraw(group, fault.check.slot);
+      checks_.lost(group, fault.check.slot);
       ++withdrawn;
     } else if (const auto prefix = checks_.stored_prefix(fault.check.content); prefix && tiers_ != nullptr) {
       tiers_->index().withdraw_state(*prefix);

@@ -27,15 +27,16 @@ StateChecks::StateChecks(const RequestCacheOptions& options) {
   stored_.resize(all);
 }
 
-void StateChecks::published(std::size_t group, SlotId slot, RequestId request) {
+void StateChecks::published(std::size_t group, SlotId slot, RequestId request, bool is_found) {
   Place& place = at(group, slot);
   place.content = 0;
-  place.is_withdrawn = false;
+  place.is_found = false;
   if (checks_.size() == checks_.capacity()) {
     ++usage.unchecked_states;
     return;
   }
   place.content = ++last_content_;
+  place.is_found = is_found;
   checks_.push_back({.kind = StateCheck::Kind::published,
                      .group = static_cast<std::int32_t>(group),
                      .slot = slot,
@@ -46,8 +47,8 @@ void StateChecks::published(std::size_t group, SlotId slot, RequestId request) {
 
 void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
   Place& place = at(group, slot);
-  if (place.content == 0 || place.is_withdrawn) return;
-  place.left = std::exchange(place.content, 0);
+  if (!std::exchange(place.is_found, false)) return;
+  place.left = place.content;
   place.left_in = takes_;
 }
 
@@ -79,13 +80,12 @@ void StateChecks::clear() noexcept {
   checks_.clear();
 }
 
-/// Without checkpoints that are gone by now. What a transfer stores is checked all the same: the slot has it until the
-/// work of this answer runs.
+/// Without checkpoints that others have replaced by now. What a transfer stores is checked all the same: the slot has
+/// it until the work of this answer runs.
 CheckPlan StateChecks::take() {
   taken_.clear();
   for (const StateCheck& check : checks_) {
-    const bool is_store = check.kind == StateCheck::Kind::read && !check.request.valid();
-    if (!is_store && place_of(check).content != check.content) continue;
+    if (check.request.valid() && place_of(check).content != check.content) continue;
     taken_.push_back(check);
     ++(check.kind == StateCheck::Kind::published ? usage.published : usage.reads);
   }
@@ -97,7 +97,7 @@ CheckPlan StateChecks::take() {
 
 bool StateChecks::is_current(const StateCheck& check) const noexcept {
   const Place& place = place_of(check);
-  return check.content != 0 && place.content == check.content && !place.is_withdrawn;
+  return place.is_found && place.content == check.content;
 }
 
 std::optional<PrefixHash> StateChecks::stored_prefix(std::uint64_t content) const noexcept {

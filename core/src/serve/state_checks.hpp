@@ -20,13 +20,11 @@ class StateChecks {
 
   /// The pass that is committed; 0: none is.
   void set_pass(std::uint64_t pass) noexcept { pass_ = pass; }
-  /// The slot has a checkpoint that `request` made, from now on.
-  void published(std::size_t group, SlotId slot, RequestId request);
-  /// It has none any more.
+  /// The slot has a checkpoint that `request` made or loaded, from now on. `is_found`: later prompts find it.
+  void published(std::size_t group, SlotId slot, RequestId request, bool is_found = true);
+  /// No later prompt finds it any more. Requests may still hold it.
   void lost(std::size_t group, SlotId slot) noexcept;
-  /// It is withdrawn. Requests that hold it still read it, with checks.
-  void withdraw(std::size_t group, SlotId slot) noexcept { at(group, slot).is_withdrawn = true; }
-  /// The pass reads the checkpoint in this slot.
+  /// The pass reads the checkpoint in this slot, which its request holds.
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
   /// A transfer stores the state of this prefix from this slot: the checkpoint that the slot lost in the current call,
   /// or else the one that it has.
@@ -34,7 +32,7 @@ class StateChecks {
   void clear() noexcept;
 
   [[nodiscard]] CheckPlan take();
-  /// The checkpoint is in its slot, and is not withdrawn.
+  /// Later prompts find the checkpoint.
   [[nodiscard]] bool is_current(const StateCheck& check) const noexcept;
   /// The prefix of a checkpoint that was stored, if that was not long ago.
   [[nodiscard]] std::optional<PrefixHash> stored_prefix(std::uint64_t content) const noexcept;
@@ -45,10 +43,10 @@ class StateChecks {
 
  private:
   struct Place {
-    std::uint64_t content = 0;  ///< 0: no checkpoint, or one that is not checked
-    std::uint64_t left = 0;     ///< the checkpoint that it lost last
+    std::uint64_t content = 0;  ///< the checkpoint that was published last; 0: none, or one that is not checked
+    bool is_found = false;      ///< later prompts find it
+    std::uint64_t left = 0;     ///< the checkpoint that was lost last
     std::uint64_t left_in = 0;  ///< the call of take() before which that was
-    bool is_withdrawn = false;
   };
   struct Stored {
     std::uint64_t content = 0;

@@ -85,6 +85,7 @@ class FrugalCache final : public RequestCache {
   CacheTenants* tenants() noexcept override { return tenants_.get(); }
   CachePrefixes* prefixes() noexcept override { return prefixes_.get(); }
   CacheSessions* sessions() noexcept override { return cache_->sessions(); }
+  CacheIntegrity* integrity() noexcept override { return cache_->integrity(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }

@@ -560,7 +560,7 @@ TEST_CASE("a very deep chain is walked, locked, printed and evicted without recu
   PrefixLock lock = tree.lock(hit);
   CHECK(tree.sizes().protected_tokens == static_cast<std::int64_t>(depth));
   lock.release();
-  tree.touch(hit.node);
+  tree.touch({&hit.node, 1});
   tree.check_invariants();
   CHECK(std::ranges::count(tree.pretty_print(), '\n') == static_cast<std::ptrdiff_t>(depth));
   Freed freed;
