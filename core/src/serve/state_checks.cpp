@@ -24,7 +24,8 @@ StateChecks::StateChecks(const RequestCacheOptions& options) {
   const std::size_t most = 4 * all + 2 * index_rows(options) * group_count(options);
   checks_.reserve(most);
   taken_.reserve(most);
-  stored_.resize(all);
+  constexpr std::size_t stored_min = 1024;
+  if (options.tiers.enabled()) stored_.resize(std::max(all, stored_min));
 }
 
 void StateChecks::published(std::size_t group, SlotId slot, RequestId request, bool is_found) {
