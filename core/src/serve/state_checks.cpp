@@ -50,7 +50,6 @@ void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
   Place& place = at(group, slot);
   if (!std::exchange(place.is_found, false)) return;
   place.left = place.content;
-  place.left_in = takes_;
 }
 
 /// The bytes of a checkpoint that the same list publishes are summed with it: there is nothing to compare yet.
@@ -69,7 +68,7 @@ void StateChecks::read(std::size_t group, SlotId slot, RequestId request, std::u
 
 void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix) {
   const Place& place = at(group, slot);
-  const std::uint64_t content = place.left_in == takes_ ? place.left : place.content;
+  const std::uint64_t content = place.content > known_content_ ? place.left : place.content;
   push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content, .request = {}});
   stored_[next_stored_] = {.content = content, .prefix = prefix};
   next_stored_ = (next_stored_ + 1) % stored_.size();
@@ -92,7 +91,6 @@ CheckPlan StateChecks::take() {
   }
   checks_.clear();
   known_content_ = last_content_;
-  ++takes_;
   return taken_;
 }
 

@@ -26,8 +26,8 @@ class StateChecks {
   void lost(std::size_t group, SlotId slot) noexcept;
   /// The pass reads the checkpoint in this slot, which its request holds.
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
-  /// A transfer stores the state of this prefix from this slot: the checkpoint that the slot lost in the current call,
-  /// or else the one that it has.
+  /// A transfer stores the state of this prefix from this slot: the checkpoint that the slot has, or the one before it
+  /// if that one is new.
   void stored(std::size_t group, SlotId slot, const PrefixHash& prefix);
   void clear() noexcept;
 
@@ -46,7 +46,6 @@ class StateChecks {
     std::uint64_t content = 0;  ///< the checkpoint that was published last; 0: none, or one that is not checked
     bool is_found = false;      ///< later prompts find it
     std::uint64_t left = 0;     ///< the checkpoint that was lost last
-    std::uint64_t left_in = 0;  ///< the call of take() before which that was
   };
   struct Stored {
     std::uint64_t content = 0;
@@ -66,7 +65,6 @@ class StateChecks {
   std::size_t next_stored_ = 0;
   std::uint64_t last_content_ = 0;
   std::uint64_t known_content_ = 0;  ///< the last one that take() has answered
-  std::uint64_t takes_ = 1;
   std::uint64_t pass_ = 0;
 };
 
