@@ -11,10 +11,12 @@
 #include <stateport/kernels/state_store.hpp>
 
 #include "random.hpp"
+#include "slot_kernels.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -54,6 +56,35 @@ inline void write_tensor(const StateStore& store, std::size_t tensor, SlotId slo
   const Stream stream = Stream::default_stream();
   copy_bytes(stream, store.tensors()[tensor].slot_data(slot) + at, bytes.data(), bytes.size());
   stream.synchronize();
+}
+
+/// Offsets of all elements of a conv state from the start of its slot, in the order of memory.
+inline std::vector<std::size_t> element_offsets(const StateTensorSpec& spec) {
+  std::vector<std::size_t> offsets;
+  for (std::int64_t t = 0; t < spec.window(); ++t)
+    for (std::int64_t c = 0; c < spec.dim(); ++c)
+      offsets.push_back(static_cast<std::size_t>(reference::element_index(spec, t, c)) * element_bytes(spec.type));
+  std::ranges::sort(offsets);
+  return offsets;
+}
+/// The elements of a slot without gaps.
+inline Bytes packed(const StateTensorSpec& spec, const Bytes& slot) {
+  if (spec.dense()) return slot;
+  Bytes elements;
+  for (const std::size_t offset : element_offsets(spec)) {
+    const auto from = slot.begin() + static_cast<std::ptrdiff_t>(offset);
+    elements.insert(elements.end(), from, from + static_cast<std::ptrdiff_t>(element_bytes(spec.type)));
+  }
+  return elements;
+}
+/// Whether an element or a scale is an infinity or a NaN, of the types that are looked at.
+inline bool has_no_number(const StateTensorSpec& spec, const Bytes& elements) {
+  const ElementType type = in_blocks(spec.type) ? ElementType::fp16 : spec.type;
+  if (!convertible(type)) return false;
+  const auto first = in_blocks(spec.type) ? static_cast<std::size_t>(spec.element_count()) : 0;
+  for (std::size_t at = first; at < elements.size(); at += element_bytes(type))
+    if (!std::isfinite(reference::load(elements.data() + at, type))) return true;
+  return false;
 }
 
 /// Bits of a 32-bit word that no word of finite elements has set: the highest of each exponent.

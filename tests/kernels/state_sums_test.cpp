@@ -29,24 +29,13 @@ using test::StoreImage;
 
 namespace {
 
-/// Offsets of all elements of a slot from its start, in the order of memory.
-std::vector<std::size_t> element_offsets(const StateTensorSpec& spec) {
-  std::vector<std::size_t> offsets;
-  for (std::int64_t t = 0; t < spec.window(); ++t)
-    for (std::int64_t c = 0; c < spec.dim(); ++c)
-      offsets.push_back(static_cast<std::size_t>(test::reference::element_index(spec, t, c)) *
-                        element_bytes(spec.type));
-  std::ranges::sort(offsets);
-  return offsets;
-}
-
 /// The words of a slot, as state_sums.hpp counts them.
 std::vector<std::uint32_t> words_of(const StateTensorSpec& spec, const std::byte* slot) {
   std::vector<std::byte> packed(slot, slot + spec.extent_bytes());
   const std::size_t element = element_bytes(spec.type);
   if (!spec.dense()) {
     packed.clear();
-    for (const std::size_t offset : element_offsets(spec)) {
+    for (const std::size_t offset : test::element_offsets(spec)) {
       packed.insert(packed.end(), slot + offset, slot + offset + element);
       packed.resize((packed.size() + 3) / 4 * 4);
     }
@@ -57,24 +46,6 @@ std::vector<std::uint32_t> words_of(const StateTensorSpec& spec, const std::byte
   return words;
 }
 
-bool holds_no_number(const StateTensorSpec& spec, const std::byte* slot) {
-  const auto is_bad = [&](const std::byte* at, ElementType type) {
-    return !std::isfinite(test::reference::load(at, type));
-  };
-  if (in_blocks(spec.type)) {
-    for (std::int64_t block = 0; block < spec.block_layout().blocks(); ++block)
-      if (is_bad(slot + spec.element_count() + 2 * block, ElementType::fp16)) return true;
-    return false;
-  }
-  if (!convertible(spec.type)) return false;
-  if (!spec.dense())
-    return std::ranges::any_of(element_offsets(spec),
-                               [&](std::size_t offset) { return is_bad(slot + offset, spec.type); });
-  for (std::size_t at = 0; at < spec.natural_bytes(); at += element_bytes(spec.type))
-    if (is_bad(slot + at, spec.type)) return true;
-  return false;
-}
-
 TensorSum model_sum(const StateTensorSpec& spec, const std::byte* slot) {
   TensorSum sum;
   std::uint32_t weight = kernels::sum_weight_first;
@@ -82,7 +53,8 @@ TensorSum model_sum(const StateTensorSpec& spec, const std::byte* slot) {
     sum.sum += std::uint64_t{word} * weight;
     weight += kernels::sum_weight_step;
   }
-  sum.not_finite = holds_no_number(spec, slot) ? 1 : 0;
+  const test::Bytes bytes(slot, slot + spec.extent_bytes());
+  sum.not_finite = test::has_no_number(spec, test::packed(spec, bytes)) ? 1 : 0;
   return sum;
 }
 
@@ -118,7 +90,7 @@ void make_finite(Random& random, StoreImage& image) {
       if (!random.chance(20) || !convertible(spec.type)) continue;
       const auto element = element_bytes(spec.type);
       const auto at = static_cast<std::size_t>(random.between(0, spec.element_count() - 1));
-      const std::size_t offset = spec.dense() ? at * element : element_offsets(spec)[at];
+      const std::size_t offset = spec.dense() ? at * element : test::element_offsets(spec)[at];
       constexpr float broken[] = {INFINITY, -INFINITY, NAN};
       test::reference::store(image.slot(i, slot) + offset, spec.type, broken[random.between(0, 2)]);
     }
