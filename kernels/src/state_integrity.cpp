@@ -34,7 +34,7 @@ const StateStore& reachable(const StateStore* store) {
   return *store;
 }
 
-/// Whether tensors with so many slots, which a copier knows, are those of the store.
+/// Whether the tensors of a copier, and their number of slots, are those of the store.
 bool same_states(std::span<const StateTensorView> tensors, std::int32_t slots, const StateStore& store) {
   const auto same = [](const StateTensorView& a, const StateTensorView& b) {
     return a.base == b.base && a.slot_stride_bytes == b.slot_stride_bytes && a.spec.type == b.spec.type &&
@@ -127,7 +127,7 @@ class StateIntegrity::Impl {
   [[nodiscard]] std::int64_t checked() const noexcept { return checked_; }
 
  private:
-  /// What the host knows of one slot.
+  /// The checks of one slot that the host remembers.
   struct SlotMarks {
     std::uint64_t published_turn = 0;  ///< the last one that settles a publication
     std::uint64_t read_turn = 0;       ///< the last one that settles anything else

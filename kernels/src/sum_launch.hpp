@@ -31,7 +31,7 @@ static_assert(sizeof(CheckEntry) == 32);
 enum class VerdictCode : std::uint32_t { pending, passed, changed, other_state, not_finite };
 inline constexpr std::uint32_t verdict_code_bits = 3;
 
-/// What is remembered of the slots of one group, in device memory.
+/// The publications that are remembered of the slots of one group, in device memory.
 struct GroupSums {
   std::uint64_t* contents = nullptr;  ///< [slots]; 0: never published
   std::uint64_t* sums = nullptr;      ///< [slots, tensors]
@@ -46,7 +46,8 @@ struct CheckRing {
   std::uint32_t checks_max = 0;
 };
 
-/// Whether copies by this table can sum what they move. All its tensors are moved bit for bit then, without gaps.
+/// Whether copies by this table can sum the bytes that they move. All its tensors are moved bit for bit then, without
+/// gaps.
 [[nodiscard]] bool can_sum_copies(const CopyTable& table) noexcept;
 
 /// Adds the bytes of src_slot of each row to the sums of check `conv_shift`; a negative slot skips the row. One launch

@@ -25,7 +25,7 @@ struct SumTableView {
   const SumRule* rules = nullptr;  ///< [tensors]
 };
 
-/// What kernels need to sum the slots of one store, in device memory.
+/// The tiles and rules by which kernels sum the slots of one store, in device memory.
 class SumTable {
  public:
   /// Throws InvalidArgument as CopyTable.

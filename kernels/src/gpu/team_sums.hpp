@@ -14,8 +14,7 @@
 /// Sums of the tiles that teams copy or read.
 namespace stateport::kernels {
 
-/// Adds what the lanes of a team have summed to the sum of a tensor, to which other teams add as well. All lanes call
-/// it.
+/// Adds the sums of a team's lanes to that of a tensor, to which other teams add as well. All lanes call it.
 KOKKOS_INLINE_FUNCTION void add_team_sum(const Team& team, TensorSum& tensor, const PartSum& part) {
   std::uint64_t sum = part.sum;
   team.team_reduce(Kokkos::Sum<std::uint64_t>(sum));
@@ -23,7 +22,7 @@ KOKKOS_INLINE_FUNCTION void add_team_sum(const Team& team, TensorSum& tensor, co
   if (part.not_finite()) Kokkos::atomic_store(&tensor.not_finite, 1u);
 }
 
-/// What an aligned tile in mode bytes holds of a whole copy, copied and summed.
+/// Copies and sums the part of a whole copy that an aligned tile in mode bytes holds.
 KOKKOS_INLINE_FUNCTION void copy_and_sum_aligned_tile(const Team& team, const Tile& tile, const SlotCopy& row,
                                                       const CheckSums& sums) {
   constexpr auto word_bytes = static_cast<std::uint32_t>(sizeof(Word16));

@@ -88,7 +88,7 @@ __attribute__((target("avx2"))) PartSum add_lines(std::byte* dst, const std::byt
   return part;
 }
 
-/// The lines of a range, and what remains behind them.
+/// The lines of a range, and the bytes behind them.
 template <Store store>
 PartSum add_range(std::byte* dst, const std::byte* src, std::size_t bytes, std::uint32_t first_word,
                   ExponentMask mask) noexcept {

@@ -7,7 +7,7 @@
 
 namespace stateport::kernels {
 
-/// Adds what a thread has summed to the sum of a tensor, to which other threads add as well.
+/// Adds the sum of one thread to that of a tensor, to which other threads add as well.
 inline void add_to(TensorSum& tensor, const PartSum& part) {
   Kokkos::atomic_add(&tensor.sum, part.sum);
   if (part.not_finite()) Kokkos::atomic_store(&tensor.not_finite, 1u);
