@@ -16,6 +16,16 @@ void copy_last_block(const RequestBook& book, const RequestIndex& index, Pass& p
       SlotCopy::whole(static_cast<std::int32_t>(from / size), static_cast<std::int32_t>(row.kv.at(first) / size)));
 }
 
+/// The first pass of a request that continues from a checkpoint reads it.
+void check_hit(RequestBook& book, const Pass& pass, std::size_t index) {
+  const RequestId id = pass.rows[index].request;
+  const RequestRecord& record = book.record(id);
+  if (record.begun || record.is_fork || record.computed == 0 || pass.inserts ||
+      book.passes.earlier(pass, id) != nullptr)
+    return;
+  for (std::size_t g = 0; g < book.groups; ++g) book.checks->read(g, book.hit_of(id, g), id, pass.id);
+}
+
 }  // namespace
 
 BusyRows::BusyRows(RequestBook& book, RequestIndex& index, RequestForks& forks, TenantMarks* marks)
@@ -51,6 +61,7 @@ void BusyRows::place(Pass& pass) {
     std::ranges::copy(pass.rows[i].states, states.begin());
     pass.rows[i].states = states;
     book_.ask(pass.rows[i].request);
+    if (book_.checks) check_hit(book_, pass, i);
     index_.place(pass, i);
     if (marks_ != nullptr) marks_->place(pass, i);
     if (!forks_.any() || !book_.record(pass.rows[i].request).is_fork) continue;

@@ -56,8 +56,11 @@ class CacheNews final : private TierListener {
   }
   void state_removed(std::int32_t group, const PrefixHash& prefix) {
     push({.kind = CacheEvent::Kind::removed, .content = CacheContent::state, .group = group, .prefix = prefix});
+    if (withdraws_ && tiers_ != nullptr) tiers_->withdraw_state(prefix);
     if (tiers_ != nullptr) tiers_->stores().state_lost(prefix, static_cast<std::size_t>(group));
   }
+  /// States that are removed from now on are withdrawn: no tier stores or keeps them.
+  void set_withdrawing(bool withdraws) noexcept { withdraws_ = withdraws; }
   void cleared() { push({.kind = CacheEvent::Kind::cleared}); }
   std::size_t take(std::span<CacheEvent> out) { return events_.take(out); }
 
@@ -76,6 +79,7 @@ class CacheNews final : private TierListener {
   }
 
   bool has_events_;
+  bool withdraws_ = false;
   EventQueue events_;
   TierIndex* tiers_ = nullptr;
 };

@@ -28,7 +28,8 @@ ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
   for (const StateGroup& group : column_layout(options_).groups) {
     const std::int32_t g = index++;
     blocks_.emplace_back(group, g, book.news, eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction),
-                         book.state_owners(static_cast<std::size_t>(g)), book.sessions ? &*book.sessions : nullptr);
+                         book.state_owners(static_cast<std::size_t>(g)), book.sessions ? &*book.sessions : nullptr,
+                         book.checks ? &*book.checks : nullptr);
   }
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
     return table_columns(mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts);

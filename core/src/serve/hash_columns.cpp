@@ -43,7 +43,7 @@ std::span<const SlotId> HashColumns::states_at(RequestId request, std::int64_t t
 }
 
 std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& names) {
-  kv_.hash(id, record(id).tokens.all(), names);
+  kv_.hash(id, book_.record(id).tokens.all(), names);
   const std::span<const BlockId> cached = kv_.match(id);
   return take_hit(id, cached, longest_hit(id, cached));
 }
@@ -58,7 +58,7 @@ std::optional<OpenedPrompt> HashColumns::refresh(RequestId id) {
 
 bool HashColumns::fork(RequestId id, RequestId point) {
   if (!rows_.fork(id, point)) return false;
-  kv_.fork(id, point, record(id).computed);
+  kv_.fork(id, point, book_.record(id).computed);
   return true;
 }
 
@@ -66,7 +66,8 @@ bool HashColumns::fork(RequestId id, RequestId point) {
 std::int64_t HashColumns::longest_hit(RequestId id, std::span<const BlockId> cached) const {
   if (book_.columns.mode == AlignMode::none) return 0;
   const std::int64_t grid = rows_.grid();
-  const std::int64_t upto = std::min(record(id).prompt_tokens - 1, std::ssize(cached) * options_.block_size_tokens);
+  const std::int64_t upto =
+      std::min(book_.record(id).prompt_tokens - 1, std::ssize(cached) * options_.block_size_tokens);
   return longest_state_hit(upto, grid, grid, [&](std::int32_t column) { return has_states(id, (column + 1) * grid); })
       .tokens;
 }
@@ -87,7 +88,7 @@ LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::spa
   const std::int64_t boundary = floor_to(std::ssize(cached) * block, grid);
   if (boundary == reused_tokens) return LostHit::off_grid;
   const bool keeps = book_.columns.mode != AlignMode::none;
-  if (keeps && boundary == record(id).prompt_tokens && has_states(id, boundary)) return LostHit::too_few_tokens;
+  if (keeps && boundary == book_.record(id).prompt_tokens && has_states(id, boundary)) return LostHit::too_few_tokens;
   for (std::int64_t at = boundary; at > reused_tokens; at -= grid)
     if (kv_.had_state(cached[static_cast<std::size_t>(at / block) - 1]) && !has_states(id, at)) return LostHit::evicted;
   return LostHit::no_checkpoint;
@@ -95,11 +96,12 @@ LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::spa
 
 void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
-  const std::int64_t computed = record(row.request).computed;
+  const std::int64_t computed = book_.record(row.request).computed;
   const bool full = kv_.fills_block(row.request, computed);
-  if (full) kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
+  if (full)
+    kv_.register_full(row.request, book_.record(row.request).tokens.first(computed), book_.record(row.request).names());
   rows_.settle(pass, index, sampled);
-  if (!full || book_.columns.mode == AlignMode::none || record(row.request).stale) return;
+  if (!full || book_.columns.mode == AlignMode::none || book_.record(row.request).stale) return;
   for (std::size_t g = 0; g < rows_.groups(); ++g) publish_states(row, g);
 }
 
@@ -107,15 +109,17 @@ void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
 void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
   StateBlocks& blocks = rows_.blocks(group);
   const std::int64_t size = blocks.block_size();
-  const std::int64_t computed = record(row.request).computed;
+  const std::int64_t computed = book_.record(row.request).computed;
   const GrowingHashes& hashes = kv_.hashes(row.request);
   for (std::int64_t boundary = floor_to(row.start, size) + size; boundary <= computed; boundary += size) {
     const BlockId block = rows_.at(row.request, group, boundary);
     if (block.value() == null_block) continue;
     const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
-    if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary, record(row.request).tag)) continue;
+    if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary, book_.record(row.request).tag))
+      continue;
     ++book_.published;
     if (book_.sessions) book_.sessions->take_state(group, SlotId{block.value()}, kv_.blocks(row.request)[at].value());
+    if (book_.checks) book_.checks->published(group, SlotId{block.value()}, row.request);
     kv_.note_state(row.request, at);
   }
 }
@@ -139,15 +143,16 @@ bool HashColumns::reserve_load(RequestId id, std::int64_t tokens, std::int64_t c
 
 SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
   if (done) {
-    kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
+    kv_.register_full(id, book_.record(id).tokens.first(tokens), book_.record(id).names());
     const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
     const GrowingHashes& hashes = kv_.hashes(id);
     for (std::size_t g = 0; g < rows_.groups(); ++g) {
       const BlockId block{rows_.loading(id)[g].value()};
       rows_.blocks(g).publication().wrote(block, tokens);
       const bool is_new =
-          rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, record(id).tag);
+          rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, book_.record(id).tag);
       if (is_new && book_.sessions) book_.sessions->take_state(g, SlotId{block.value()}, kv_.blocks(id)[at].value());
+      if (is_new && book_.checks) book_.checks->published(g, SlotId{block.value()}, id);
       kv_.note_state(id, at);
     }
     rows_.release(id);

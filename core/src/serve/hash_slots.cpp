@@ -83,7 +83,7 @@ HashSlots::~HashSlots() {
 }
 
 std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& names) {
-  kv_.hash(id, record(id).tokens.all(), names);
+  kv_.hash(id, book_.record(id).tokens.all(), names);
   requests_[id.index()] = {.columns = requests_[id.index()].columns};
   return take_hit(id, look_up(id));
 }
@@ -96,7 +96,7 @@ std::optional<OpenedPrompt> HashSlots::refresh(RequestId id) {
 
 /// Orders that learn hear of no prompt of a fork: it was not looked up.
 bool HashSlots::fork(RequestId id, RequestId point) {
-  kv_.fork(id, point, record(id).computed);
+  kv_.fork(id, point, book_.record(id).computed);
   Request& request = requests_[id.index()];
   request.known_tokens = requests_[point.index()].known_tokens;
   request.reported = true;
@@ -109,7 +109,7 @@ BlockMatch HashSlots::look_up(RequestId id) {
   const std::size_t cached = kv_.match(id).size();
   const GrowingHashes& hashes = kv_.hashes(id);
   matched_.resize(cached);
-  return matcher_.match({.chunk_tokens = record(id).prompt_tokens,
+  return matcher_.match({.chunk_tokens = book_.record(id).prompt_tokens,
                          .keys = hashes.keys().first(cached),
                          .prefixes = hashes.prefixes().first(cached)},
                         matched_);
@@ -155,7 +155,7 @@ void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
-  const RequestRecord& request = record(row.request);
+  const RequestRecord& request = book_.record(row.request);
   if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(book_, pass, row, positions_);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(book_, pass, row);
@@ -164,14 +164,14 @@ void HashSlots::place(Pass& pass, std::size_t index) {
 void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
-  const std::int64_t computed = record(row.request).computed;
+  const std::int64_t computed = book_.record(row.request).computed;
   book_.states.of(row.request)[0].read_column = 0;
   request.columns[1] = no_column;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
-    kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
-  if (!request.reported && computed >= record(row.request).prompt_tokens) {
+    kv_.register_full(row.request, book_.record(row.request).tokens.first(computed), book_.record(row.request).names());
+  if (!request.reported && computed >= book_.record(row.request).prompt_tokens) {
     request.reported = true;
     to_report_.push_back(row.request);
   }
@@ -192,13 +192,14 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
 
 /// Passes inside a block change nothing but the request's own counts.
 std::int64_t HashSlots::quiet_until(RequestId request) const {
-  return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
+  return floor_to(book_.record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
 
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
 void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
-  if (record(request).stale) return;
+  if (book_.record(request).stale) return;
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  checkpoint.request = request;
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, book_);
   const std::span<const std::int64_t> named = book_.breakpoints_of(request);
@@ -300,11 +301,11 @@ void HashSlots::store(const Checkpoint& checkpoint, SlotId slot) {
       break;
     }
   }
-  make_findable(checkpoint.block, checkpoint.tag, slot);
+  make_findable(checkpoint.request, checkpoint.block, checkpoint.tag, slot);
 }
 
-/// The state of this block lies in its slot.
-void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
+/// The state of this block, which the request made or loaded, lies in its slot.
+void HashSlots::make_findable(RequestId request, BlockId block, const StateTag& tag, SlotId slot) {
   const BlockHash hash = kv_.pool().hash(block);
   // The state of another prefix with the same key cannot be found any more.
   if (const BlockId before = allocator_.find(hash); before.valid() && published_slot_[before.index()].valid()) {
@@ -317,6 +318,7 @@ void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
   if (book_.sessions) book_.sessions->take_state(0, slot, block.value());
+  if (book_.checks) book_.checks->published(0, slot, request);
   book_.ages.made(slot, book_.now_s);
   book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
@@ -358,11 +360,14 @@ SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
     allocator_.move_state(block, same);
     block = same;
   }
-  kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
+  kv_.register_full(id, book_.record(id).tokens.first(tokens), book_.record(id).names());
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = slot;
   request.known_tokens = std::max(request.known_tokens, tokens);
-  if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, book_), slot);
+  if (allocator_.slot_of(block) == slot)
+    make_findable(id, block, tag_of(kv_.hashes(id), tokens, book_), slot);
+  else if (book_.checks)
+    book_.checks->published(0, slot, id, false);
   book_.states.of(id)[0].read_column = 0;
   return slot;
 }
@@ -373,6 +378,7 @@ void HashSlots::lose_state(BlockId block) {
   if (!slot.valid()) return;
   book_.news.state_removed(0, state_prefix_[slot.index()]);
   if (book_.sessions) book_.sessions->give_state(0, slot);
+  if (book_.checks) book_.checks->lost(0, slot);
   if (!book_.forgetting) book_.ages.lost(slot, book_.now_s);
   published_slot_[block.index()] = {};
 }
@@ -388,21 +394,21 @@ void HashSlots::on_blocks_deregistered(std::span<const BlockId> blocks, std::spa
 void HashSlots::report_prompt(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t block = options_.block_size_tokens;
-  const std::int64_t prompt = record(id).prompt_tokens;
+  const std::int64_t prompt = book_.record(id).prompt_tokens;
   request.past =
       allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
                              {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
                               .matched_blocks = static_cast<std::int32_t>(book_.opened_of(id).cached_tokens / block),
                               .hit_blocks = static_cast<std::int32_t>(book_.opened_of(id).reused_tokens / block),
                               .tokens = prompt + 1,
-                              .hint = record(id).hint},
+                              .hint = book_.record(id).hint},
                              book_.now_s);
 }
 
 /// A prompt that continues the request continues from its last state. That is its own only if it is beyond the hit.
 void HashSlots::report_end(RequestId id, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
-  const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
+  const auto full = static_cast<std::size_t>(book_.record(id).computed / options_.block_size_tokens);
   const auto hashes = kv_.hashes(id).keys().first(full);
   const std::optional<FoundState> last = allocator_.find_longest_state(hashes);
   if (!last ||
@@ -448,6 +454,12 @@ void HashSlots::forget(const Forgotten& forgotten) {
   allocator_.invalidate(held);
 }
 
+void HashSlots::withdraw(std::size_t, SlotId slot) {
+  const BlockId block{slots_.owner(slot)};
+  lose_state(block);
+  allocator_.invalidate(block);
+}
+
 void HashSlots::forget_all() {
   std::ranges::fill(published_slot_, SlotId{});
   allocator_.reset();
@@ -468,9 +480,9 @@ void HashSlots::check() const {
     const bool shares_store = requests_[i].columns[0] >= 0 && !book_.slots.separate_checkpoints;
     require_invariant(!shares_store || slots_.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller, "HashSlots",
                       "a live slot has another owner");
-    if (!record(id).running || record(id).is_fork) continue;
+    if (!book_.record(id).running || book_.record(id).is_fork) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
-    require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");
+    require_invariant(held >= book_.record(id).computed, "HashSlots", "a request computed more than it holds");
   }
 }
 

@@ -36,6 +36,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   [[nodiscard]] bool has_state(RequestId request, std::int64_t tokens) const override;
   void forget_all() override;
   void forget(const Forgotten& forgotten) override;
+  void withdraw(std::size_t group, SlotId slot) override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return columns_of(requests_[request.index()].columns);
@@ -66,6 +67,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   /// Where the state of a checkpoint is when the pass is over.
   enum class Source : std::uint8_t { scratch, live, step };
   struct Checkpoint {
+    RequestId request;
     BlockId block;
     StateTag tag;
     Source source = Source::live;
@@ -84,7 +86,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void keep_what_fits(std::int64_t available);
   void take_slots_by_shares();
   void store(const Checkpoint& checkpoint, SlotId slot);
-  void make_findable(BlockId block, const StateTag& tag, SlotId slot);
+  void make_findable(RequestId request, BlockId block, const StateTag& tag, SlotId slot);
   void lose_state(BlockId block);
   void report_prompt(RequestId request);
   void report_end(RequestId request, const ReuseHint& hint);

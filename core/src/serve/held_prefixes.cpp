@@ -144,6 +144,13 @@ void HeldPrefixes::end_stale() {
   count();
 }
 
+void HeldPrefixes::end_pins_of(std::size_t group, SlotId slot) {
+  for (Pin& pin : pins_)
+    if (pin.id > 0 && book_.hit_of(pin.row, group) == slot) end(pin);
+  book_.ask_for_nobody();
+  count();
+}
+
 void HeldPrefixes::end_all() {
   for (Pin& pin : pins_)
     if (pin.id > 0) end(pin);

@@ -42,6 +42,8 @@ class HeldPrefixes final : public CachePrefixes, public PrefixHolder, private Pr
   void end_stale() override;
   /// Ends all pins. No prefetch is under way.
   void end_all();
+  /// Ends the pins that keep the state in this slot of the group.
+  void end_pins_of(std::size_t group, SlotId slot);
   void check() const;
 
  private:

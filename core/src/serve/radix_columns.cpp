@@ -94,9 +94,9 @@ bool RadixColumns::reserve(RequestId id, std::int64_t upto) {
 void RadixColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
   rows_.settle(pass, index, sampled);
-  if (record(row.request).stale) return;
+  if (book_.record(row.request).stale) return;
   const std::int64_t grid = rows_.grid();
-  const std::int64_t computed = record(row.request).computed;
+  const std::int64_t computed = book_.record(row.request).computed;
   for (std::int64_t boundary = floor_to(row.start, grid) + grid; boundary <= computed; boundary += grid)
     if (holds_states(row.request, boundary)) donate(row.request, boundary);
 }
@@ -145,11 +145,21 @@ SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
 }
 
 void RadixColumns::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
-  if (how != RequestEnd::aborted && record(id).begun)
-    kv_.report_end(id, hint, rows_.grid(), kv_.held_tokens(id) > record(id).prompt_tokens);
+  if (how != RequestEnd::aborted && book_.record(id).begun)
+    kv_.report_end(id, hint, rows_.grid(), kv_.held_tokens(id) > book_.record(id).prompt_tokens);
   rows_.release(id);
   kv_.release_kv(id, kv_.held_tokens(id));
   kv_.unlock(id);
+}
+
+void RadixColumns::withdraw(std::size_t group, SlotId slot) {
+  const SlotPool& states = kv_.tree().slots();
+  for (std::int32_t i = 0; i < states.capacity_slots(); ++i)
+    if (const SlotId state{i};
+        !states.is_free(state) && states.owner(state) != SlotPool::caller && kv_.places(state)[group] == slot) {
+      kv_.withdraw(state);
+      return kv_.return_state(state);
+    }
 }
 
 void RadixColumns::forget_all() {

@@ -37,6 +37,7 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
     return kv_.has_state(request, tokens);
   }
   void forget(const Forgotten& forgotten) override { kv_.forget(forgotten); }
+  void withdraw(std::size_t group, SlotId slot) override;
   void forget_all() override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override {
     return rows_.split(record, start, tokens);

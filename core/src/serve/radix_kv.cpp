@@ -130,6 +130,7 @@ void RadixKv::reclaim(const Freed& freed) {
   for (const SlotId state : freed.slots) {
     if (state_owners_ != nullptr) state_owners_->give(state.index());
     for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g) book_.sessions->give_state(g, state);
+    for (std::size_t g = 0; book_.checks && g < book_.groups; ++g) book_.checks->lost(g, places(state)[g]);
     if (!book_.forgetting) {
       ++evicted_states_;
       book_.ages.lost(state, book_.now_s);
@@ -143,7 +144,8 @@ void RadixKv::reclaim(const Freed& freed) {
 
 void RadixKv::return_state(SlotId state) {
   tree_.release_slots({&state, 1});
-  if (state_owners_ != nullptr) state_owners_->give(state.index());
+  if (state_owners_ != nullptr && state_owners_->of(state.index()) != TenantLedger::nobody)
+    state_owners_->give(state.index());
 }
 
 bool RadixKv::evict(EvictDemand demand) {
@@ -179,12 +181,12 @@ SlotId RadixKv::take_state() {
 }
 
 bool RadixKv::has_state(RequestId id, std::int64_t tokens) const {
-  return tree_.peek(record(id).tokens.first(tokens), requests_[id.index()].name_space).tokens == tokens;
+  return tree_.peek(book_.record(id).tokens.first(tokens), requests_[id.index()].name_space).tokens == tokens;
 }
 
 std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names, SlotId* live) {
   Request& request = requests_[id.index()];
-  const RequestRecord& prompt = record(id);
+  const RequestRecord& prompt = book_.record(id);
   request.name_space = with_media(names);
   tree_.set_time(book_.now_s);
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
@@ -219,8 +221,8 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
 
 std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   Request& request = requests_[id.index()];
-  const std::int64_t prompt = record(id).prompt_tokens;
-  const auto usable = record(id).tokens.first(prompt - 1);
+  const std::int64_t prompt = book_.record(id).prompt_tokens;
+  const auto usable = book_.record(id).tokens.first(prompt - 1);
   if (tree_.peek(usable, request.name_space).tokens <= request.hit.tokens) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
@@ -244,9 +246,9 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
                       .hit = request.hit.slot};
   // The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
   // same.
-  const std::int64_t prompt = record(id).prompt_tokens;
+  const std::int64_t prompt = book_.record(id).prompt_tokens;
   if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return opened;
-  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), request.name_space);
+  const PrefixMatch all = tree_.peek(book_.record(id).tokens.first(prompt), request.name_space);
   if (all.walked_tokens == opened.cached_tokens) return opened;
   opened.cached_tokens = all.walked_tokens;
   opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
@@ -255,7 +257,7 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
 
 void RadixKv::fork(RequestId id, RequestId point) {
   Request& from = requests_[point.index()];
-  const std::int64_t pages = floor_to(record(point).computed, options_.block_size_tokens);
+  const std::int64_t pages = floor_to(book_.record(point).computed, options_.block_size_tokens);
   if (pages > from.held_tokens) static_cast<void>(donate(point, {}, {}, pages, {.spare = true}));
   Request& to = requests_[id.index()];
   to.row.assign(from.row.begin(), from.row.begin() + pages);
@@ -299,19 +301,19 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
                      const Donation& donation) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const auto key = record(id).tokens.first(tokens);
-  const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
+  const auto key = book_.record(id).tokens.first(tokens);
+  const auto known_tokens = static_cast<std::int64_t>(std::ssize(book_.record(id).tokens.all()));
   if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, request.name_space));
   inserted_ = key;
   inserted_kv_ = std::span(request.row).first(count);
-  inserted_tag_ = record(id).tag;
+  inserted_tag_ = book_.record(id).tag;
   freed_.clear();
   const InsertResult inserted = tree_.insert(
       {.tokens = key,
        .kv = inserted_kv_,
        .slot = state,
        .name_space = request.name_space,
-       .name_tag = number_of(record(id).tag),
+       .name_tag = number_of(book_.record(id).tag),
        .prev_tokens = request.held_tokens,
        .chunked = !donation.ends,
        .spare = donation.spare,
@@ -332,6 +334,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g)
     book_.sessions->take_state(g, state, request.row[count - 1] / options_.block_size_tokens);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
+  for (std::size_t g = 0; book_.checks && g < book_.groups; ++g) book_.checks->published(g, places[g], id);
   if (!book_.news.on()) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
   prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
@@ -344,7 +347,7 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
 void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), request.name_space,
+  const PrefixMatch kept = tree_.match(book_.record(id).tokens.first(tokens), request.name_space,
                                        std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.held_tokens = kept.tokens;
@@ -362,13 +365,14 @@ void RadixKv::drop_state(RequestId id, NodeId node) {
 
 const GrowingHashes& RadixKv::hashes_of(RequestId id, std::int64_t tokens) {
   GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, record(id).tokens.first(tokens),
+  hashes.extend(hasher_, book_.record(id).tokens.first(tokens),
                 {.name_space = requests_[id.index()].name_space, .media = {}});
   return hashes;
 }
 
 std::int64_t RadixKv::cached_now(RequestId id) const {
-  return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), requests_[id.index()].name_space).walked_tokens;
+  return tree_.peek(book_.record(id).tokens.first(book_.record(id).prompt_tokens), requests_[id.index()].name_space)
+      .walked_tokens;
 }
 
 /// The pages that the tree has, but for the state of the hit, are taken twice until the load has ended.
@@ -377,7 +381,7 @@ bool RadixKv::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cache
   Request& request = requests_[id.index()];
   // Since the lookup the tree may have evicted KV behind the hit.
   const std::int64_t cached = std::min(cached_tokens, tokens);
-  const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), request.name_space, {}, Lookup::again);
+  const PrefixMatch path = tree_.match(book_.record(id).tokens.first(tokens), request.name_space, {}, Lookup::again);
   const NodeId root = tree_.peek({}).node;
   if (cached > (path.kv_node == root ? 0 : tree_.node(path.kv_node).end_tokens)) return false;
   request.cached = tree_.lock(path.kv_node);
@@ -395,7 +399,7 @@ SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.cached.release();
   if (!done) return SlotId{};
   const PromptPast past = request.hit.past;
-  request.hit = tree_.peek(record(id).tokens.first(tokens), request.name_space);
+  request.hit = tree_.peek(book_.record(id).tokens.first(tokens), request.name_space);
   request.hit.past = past;
   return request.hit.slot;
 }
@@ -405,15 +409,15 @@ SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
 void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step, bool decoded) {
   const Request& request = requests_[id.index()];
   const bool left_state =
-      request.held_tokens > request.hit.tokens || request.held_tokens == floor_to(record(id).computed, step);
+      request.held_tokens > request.hit.tokens || request.held_tokens == floor_to(book_.record(id).computed, step);
   const bool has_state = !node(id).is_root() && tree_.node(node(id)).slot.valid();
   if (!left_state || !has_state || (options_.eviction != EvictionOrder::hix && !decoded)) return;
   freed_.clear();
-  tree_.insert({.tokens = record(id).tokens.first(request.held_tokens),
+  tree_.insert({.tokens = book_.record(id).tokens.first(request.held_tokens),
                 .kv = std::span(request.row).first(static_cast<std::size_t>(request.held_tokens)),
                 .slot = {},
                 .name_space = request.name_space,
-                .name_tag = number_of(record(id).tag),
+                .name_tag = number_of(book_.record(id).tag),
                 .prev_tokens = request.held_tokens,
                 .prompt = {.past = request.hit.past, .hint = hint}},
                freed_);
@@ -431,7 +435,7 @@ void RadixKv::unlock(RequestId id) {
   const NodeId end = node(id);
   requests_[id.index()].lock.release();
   requests_[id.index()].held_tokens = 0;
-  if (record(id).stale && !end.is_root()) forget({}, end);
+  if (book_.record(id).stale && !end.is_root()) forget({}, end);
 }
 
 void RadixKv::forget(const Forgotten& forgotten, NodeId end) {
@@ -441,6 +445,13 @@ void RadixKv::forget(const Forgotten& forgotten, NodeId end) {
   static_cast<void>(tree_.forget(std::ref(chosen), freed_, end));  // a reference needs no memory
   reclaim(freed_);
   book_.forgetting = false;
+}
+
+void RadixKv::withdraw(SlotId state) {
+  tree_.drop_state(state);
+  freed_.clear();
+  freed_.slots.push_back(state);
+  reclaim(freed_);
 }
 
 CacheUsage RadixKv::usage() const noexcept {
@@ -549,10 +560,11 @@ void RadixKv::check() const {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Request& request = requests_[i];
     const RequestId id{static_cast<std::int32_t>(i)};
-    if (!record(id).running || !record(id).has_kv()) continue;
+    if (!book_.record(id).running || !book_.record(id).has_kv()) continue;
     rows += std::ssize(request.row) - request.held_tokens;
-    require_invariant(request.held_tokens <= record(id).computed, structure, "a request holds more than it computed");
-    require_invariant(record(id).is_fork || std::ssize(request.row) >= record(id).computed, structure,
+    require_invariant(request.held_tokens <= book_.record(id).computed, structure,
+                      "a request holds more than it computed");
+    require_invariant(book_.record(id).is_fork || std::ssize(request.row) >= book_.record(id).computed, structure,
                       "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
   }

@@ -92,6 +92,8 @@ class RadixKv final : public ElasticIndex {
   void forget_all();
   /// See RequestIndex. `end`: of the path to this node alone.
   void forget(const Forgotten& forgotten, NodeId end = {});
+  /// The tree loses this state. Its number is the caller's, who returns it once no request reads the state any more.
+  void withdraw(SlotId state);
 
   [[nodiscard]] std::int32_t free_numbers(MemoryPart part) const noexcept override;
   [[nodiscard]] bool is_free(MemoryPart part, std::int32_t number) const override;
@@ -130,7 +132,6 @@ class RadixKv final : public ElasticIndex {
     PrefixLock cached;     ///< while something is loaded: all that the tree has of the prompt
   };
 
-  [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return book_.record(request); }
   [[nodiscard]] OpenedPrompt opened_at_hit(RequestId request);
   void reclaim(const Freed& freed);
   void on_kv_event(const KvEvent& event);

@@ -26,6 +26,7 @@ RadixSlots::RadixSlots(RequestBook& book)
       requests_(index_rows(options_)) {
   positions_.reserve(request_blocks(options_));
   book_.elastic = &kv_;
+  if (book_.checks) withdrawn_.reserve(static_cast<std::size_t>(checkpoint_slots(options_)));
   if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
 }
 
@@ -57,7 +58,7 @@ void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
 
 std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
   SlotId live{static_cast<std::int32_t>(id.index())};
-  const bool holds = record(id).holds_prefix;
+  const bool holds = book_.record(id).holds_prefix;
   const bool takes_slot = !book_.slots.separate_checkpoints && !holds;
   const std::optional<OpenedPrompt> opened = kv_.open(id, names, takes_slot ? &live : nullptr);
   if (!opened) return std::nullopt;
@@ -88,10 +89,10 @@ bool RadixSlots::fork(RequestId id, RequestId point) {
 
 void RadixSlots::begin_from(RequestId id, const OpenedPrompt& opened) {
   book_.states.of(id)[0] = {.read_column = opened.reused_tokens > 0 ? 0 : -1};
-  if (!opened.hit.valid() || record(id).holds_prefix) return;
+  if (!opened.hit.valid() || book_.record(id).holds_prefix) return;
   book_.note_reuse(id, opened.hit);
   if (!ends_.empty() && std::exchange(ends_[opened.hit.index()], std::uint8_t{0}) != 0)
-    answers_.continued(record(id).tag);
+    answers_.continued(book_.record(id).tag);
 }
 
 PromptChunk RadixSlots::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
@@ -102,7 +103,7 @@ void RadixSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
-  const RequestRecord& request = record(row.request);
+  const RequestRecord& request = book_.record(row.request);
   if (!pass.inserts && !request.stale && row.start < request.prompt_tokens) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
@@ -168,11 +169,11 @@ void RadixSlots::unplace(Pass& pass) {
 void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
-  const std::int64_t computed = record(row.request).computed;
+  const std::int64_t computed = book_.record(row.request).computed;
   book_.states.of(row.request)[0].read_column = 0;
   request.columns[1] = no_column;
   const auto [first, end] = pass.save_ranges[index];
-  if (record(row.request).stale) {  // its saves may have been planned before
+  if (book_.record(row.request).stale) {  // its saves may have been planned before
     for (std::size_t i = first; i < end; ++i) return_slot(pass.save_slots[i]);
     return;
   }
@@ -191,7 +192,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   }
   if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (!ends_on_checkpoint(book_, pass, row)) return;
-  const bool in_prompt = computed <= record(row.request).prompt_tokens;
+  const bool in_prompt = computed <= book_.record(row.request).prompt_tokens;
   if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
     book_.after[0].copies.push_back(SlotCopy::whole(request.columns[0], slot.value()));
@@ -215,7 +216,7 @@ SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   else
     return_slot(slot);
   request.decoded.reset();
-  if (taken && tokens > record(id).prompt_tokens) request.decoded = kv_.node(id);
+  if (taken && tokens > book_.record(id).prompt_tokens) request.decoded = kv_.node(id);
   return taken ? slot : SlotId{};
 }
 
@@ -233,7 +234,7 @@ void RadixSlots::settle_steps(const Pass& pass, std::size_t index) {
 /// Decoding does nothing for the tree between two checkpoints.
 std::int64_t RadixSlots::quiet_until(RequestId request) const {
   const std::int64_t every = book_.slots.decode_checkpoint_tokens;
-  return every > 0 ? floor_to(record(request).computed, every) + every : INT64_MAX;
+  return every > 0 ? floor_to(book_.record(request).computed, every) + every : INT64_MAX;
 }
 
 /// The slots of rows whose request ended while the pass ran are free again. A state that this commit made may have been
@@ -273,11 +274,11 @@ SlotId RadixSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
 
 void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
-  const std::int64_t computed = record(id).computed;
+  const std::int64_t computed = book_.record(id).computed;
   const SlotId live{request.columns[0]};
   std::int64_t kept = kv_.held_tokens(id);
   bool live_donated = false;
-  if (how != RequestEnd::aborted && record(id).begun) {
+  if (how != RequestEnd::aborted && book_.record(id).begun) {
     // A pass that is under way may have changed the live state already.
     const bool ends_page =
         computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id) && keeps_end(id, how);
@@ -301,13 +302,37 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   kv_.unlock(id);
   if (!spares_last_request(options_.eviction)) keep_to_budget();
   request.columns = no_columns;
+  if (!withdrawn_.empty()) return_withdrawn();
+}
+
+void RadixSlots::withdraw(std::size_t, SlotId slot) {
+  kv_.withdraw(slot);
+  withdrawn_.push_back(slot);
+  return_withdrawn();
+}
+
+/// The first pass of a request reads its hit.
+void RadixSlots::return_withdrawn() {
+  std::erase_if(withdrawn_, [&](SlotId slot) {
+    const bool is_read = std::ranges::any_of(book_.records, [&](const RequestRecord& record) {
+      return record.running && !record.begun && !record.is_fork && book_.opened_of(record.id).hit == slot;
+    });
+    if (!is_read) kv_.return_state(slot);
+    return !is_read;
+  });
+}
+
+void RadixSlots::forget_all() {
+  for (const SlotId slot : withdrawn_) kv_.return_state(slot);
+  withdrawn_.clear();
+  kv_.forget_all();
 }
 
 /// Donates a copy of the live state, which the request ends with. False: there is no slot.
 bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   const SlotId slot = take_slot();
   if (!slot.valid()) return false;
-  if (kv_.donate(id, slot, {&slot, 1}, record(id).computed, {.ends = true, .hint = hint})) {
+  if (kv_.donate(id, slot, {&slot, 1}, book_.record(id).computed, {.ends = true, .hint = hint})) {
     --taken_;
     if (!ends_.empty()) ends_[slot.index()] = 1;
     book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].columns[0], slot.value()));
@@ -319,8 +344,8 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
 
 /// With tail_tokens the state behind a whole answer is kept only where prompts continue answers.
 bool RadixSlots::keeps_end(RequestId id, RequestEnd how) {
-  const bool is_answer = how == RequestEnd::finished && record(id).computed >= record(id).prompt_tokens;
-  return ends_.empty() || !is_answer || answers_.keeps(record(id).tag);
+  const bool is_answer = how == RequestEnd::finished && book_.record(id).computed >= book_.record(id).prompt_tokens;
+  return ends_.empty() || !is_answer || answers_.keeps(book_.record(id).tag);
 }
 
 void RadixSlots::keep_to_budget() {
@@ -353,8 +378,9 @@ void RadixSlots::check() const {
     require_invariant(slots.owner(SlotId{requests_[i].columns[0]}) == SlotPool::caller, structure,
                       "the slot of a request has another owner");
   }
-  require_invariant(slots.free_slots() + slots.closed_slots() + usage().states + live == slots.capacity_slots(),
-                    structure, "a slot is lost");
+  const std::int64_t used = usage().states + live + std::ssize(withdrawn_);
+  require_invariant(slots.free_slots() + slots.closed_slots() + used == slots.capacity_slots(), structure,
+                    "a slot is lost");
   kv_.check();
 }
 

@@ -38,7 +38,8 @@ class RadixSlots final : public RequestIndex {
     return kv_.has_state(request, tokens);
   }
   void forget(const Forgotten& forgotten) override { kv_.forget(forgotten); }
-  void forget_all() override { kv_.forget_all(); }
+  void withdraw(std::size_t, SlotId slot) override;
+  void forget_all() override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return columns_of(requests_[request.index()].columns);
@@ -74,12 +75,14 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   [[nodiscard]] bool keeps_end(RequestId request, RequestEnd how);
   void keep_to_budget();
+  void return_withdrawn();
 
   RadixKv kv_;
   std::vector<Request> requests_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row
   AnswerUse answers_;                    ///< with tail_tokens
   std::vector<std::uint8_t> ends_;       ///< with tail_tokens, by slot: it has a state behind an answer, yet unused
+  std::vector<SlotId> withdrawn_;        ///< slots of states that the tree has lost, and that requests may still read
   std::int32_t taken_ = 0;               ///< slots for checkpoints that the tree does not have yet
 };
 

@@ -47,6 +47,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
   stats.cost = options.cost;
   if (options.tenant_quotas > 0) tenants.emplace(options);
   if (options.sessions.remembered > 0) sessions.emplace(options);
+  if (options.integrity) checks.emplace(options);
 }
 
 void RequestBook::set_breakpoints(RequestId request, std::span<const std::int64_t> positions) noexcept {

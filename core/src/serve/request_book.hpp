@@ -11,6 +11,7 @@
 #include "serve/request_record.hpp"
 #include "serve/session_book.hpp"
 #include "serve/state_ages.hpp"
+#include "serve/state_checks.hpp"
 #include "serve/tenant_shares.hpp"
 
 #include <algorithm>
@@ -56,6 +57,10 @@ struct RequestBook {
   /// Of a fork that has not begun.
   [[nodiscard]] RequestId point_of(RequestId fork) const noexcept { return fork_links[fork.index()].point; }
   [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
+  /// The checkpoint that the request, which has not begun, continues from.
+  [[nodiscard]] SlotId hit_of(RequestId request, std::size_t group) const noexcept {
+    return in_columns ? states.of(request)[group].conv_source() : opened_of(request).hit;
+  }
 
   /// Where the request leaves a checkpoint, whatever the placement.
   [[nodiscard]] std::span<const std::int64_t> breakpoints_of(RequestId request) const noexcept {
@@ -127,6 +132,7 @@ struct RequestBook {
   ElasticIndex* elastic = nullptr;         ///< the index, if an arena can move its memory
   std::optional<TenantShares> tenants;     ///< with options.tenant_quotas
   std::optional<SessionBook> sessions;     ///< with options.sessions
+  std::optional<StateChecks> checks;       ///< with options.integrity
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
   CacheStats stats;

@@ -81,6 +81,9 @@ class RequestIndex : public SharedIndex {
   /// Forgets these contents while requests run: all that no request holds is gone, and no later prompt finds the rest,
   /// which goes when its requests end. The requests of these namespaces are stale already. O(all).
   virtual void forget(const Forgotten& forgotten) = 0;
+  /// No later prompt finds the checkpoint in this slot, which is one that StateChecks knows. The slot is free once no
+  /// request holds the state.
+  virtual void withdraw(std::size_t group, SlotId slot) = 0;
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
@@ -114,7 +117,6 @@ class RequestIndex : public SharedIndex {
 
  protected:
   explicit RequestIndex(RequestBook& book) : book_(book), options_(book.options) {}
-  [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return book_.record(request); }
 
   RequestBook& book_;
   const RequestCacheOptions& options_;

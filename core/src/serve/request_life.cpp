@@ -80,6 +80,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
     prefixes_.emplace(book_, *index_, *epochs_, clock_, tiers_ ? &*tiers_ : nullptr, marks_ ? &*marks_ : nullptr);
     epochs_->set_holder(*prefixes_);
   }
+  if (book_.checks) integrity_.emplace(book_, *index_, tiers_ ? &*tiers_ : nullptr, prefixes_ ? &*prefixes_ : nullptr);
   if (book_.tenants) book_.tenants->set_index(*index_);
   if (slot_layout(options).arena.bytes > 0) arena_.emplace(book_.options, *book_.elastic, marks_ ? &*marks_ : nullptr);
   book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
@@ -114,7 +115,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
 }
 
 std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   require_state(!record.begun, "refresh", "request", request.value(), "has committed a pass");
   require_state(!record.is_fork, "refresh", "request", request.value(), fork_text);
   for (std::size_t i = 0; i < book_.passes.size(); ++i)
@@ -124,7 +125,7 @@ std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
 }
 
 bool RequestLife::fork(RequestId request, std::span<const Token> tokens, std::span<RequestId> forks) {
-  const RequestRecord& point = checked(request);
+  const RequestRecord& point = check_running(book_.records, request);
   forks_.check(point, tokens, forks.size());
   if (forks.size() > free_requests_.size()) return false;
   const std::size_t each = tokens.size() / forks.size();
@@ -146,7 +147,7 @@ bool RequestLife::fork(RequestId request, std::span<const Token> tokens, std::sp
 }
 
 PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) const {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
   if (waits(request)) return {};
   const std::int64_t start = book_.passes.bounds(request, record.computed, book_.passes.size()).low;
@@ -204,7 +205,7 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
 
 /// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
   require(!waits(request), "request", request, waits_text);
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
@@ -270,6 +271,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
                                       std::span<const std::int32_t> steps) {
   Pass& pass = book_.passes.at(0);
   trees_.keep(pass, counts, steps);
+  if (book_.checks) book_.checks->set_pass(pass.inserts ? 0 : pass.id);
   book_.published = 0;
   book_.dropped = pass.dropped;
   book_.refused.clear();
@@ -304,6 +306,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
       tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
+  if (book_.checks) book_.checks->set_pass(0);
   lookups_.commit();
   PassCommit commit = take_commit();
   end_points();
@@ -337,7 +340,7 @@ PassCommit RequestLife::take_commit() {
 }
 
 EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
-  static_cast<void>(checked(request));
+  check_running(book_.records, request);
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
   if (hint != ReuseHint{}) book_.records[request.index()].hint = hint;
@@ -384,25 +387,23 @@ void RequestLife::end_now(RequestId request, RequestEnd how) {
 }
 
 HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   require(group < book_.groups, "group", group, "is out of range");
   require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
   require_state(!waits(request), "places", "request", request.value(), waits_text);
   require_state(!record.is_fork, "places", "request", request.value(), fork_text);
   if (record.computed == 0) return {};
-  return {.tokens = record.computed,
-          .kv = index_->kv_of(request),
-          .state = book_.in_columns ? book_.states.of(request)[group].conv_source() : book_.opened_of(request).hit};
+  return {.tokens = record.computed, .kv = index_->kv_of(request), .state = book_.hit_of(request, group)};
 }
 
 /// A fork that has not begun has that of its point.
 KvRow RequestLife::kv(RequestId request) const {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   return index_->kv_of(record.is_fork ? book_.point_of(request) : request);
 }
 
 RowState RequestLife::state(RequestId request, std::size_t group) const {
-  const RequestRecord& record = checked(request);
+  const RequestRecord& record = check_running(book_.records, request);
   require(group < book_.groups, "group", group, "is out of range");
   return book_.states.of(record.is_fork ? book_.point_of(request) : request)[group];
 }
@@ -417,6 +418,7 @@ void RequestLife::reset() {
   index_->forget_all();
   if (book_.tenants) book_.tenants->reset();
   if (book_.sessions) book_.sessions->clear_contents();
+  if (book_.checks) book_.checks->clear();
   if (tiers_) tiers_->index().reset();
   book_.news.cleared();
   clock_.restart();

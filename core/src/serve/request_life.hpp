@@ -13,6 +13,7 @@
 #include "serve/request_epochs.hpp"
 #include "serve/request_forks.hpp"
 #include "serve/request_index.hpp"
+#include "serve/request_integrity.hpp"
 #include "serve/request_lookups.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/tenant_marks.hpp"
@@ -44,9 +45,11 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override;
   EndedRequest end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const override {
-    return forks_.tokens(checked(request).id);
+    return forks_.tokens(check_running(book_.records, request).id);
   }
-  [[nodiscard]] std::int64_t computed(RequestId request) const override { return checked(request).computed; }
+  [[nodiscard]] std::int64_t computed(RequestId request) const override {
+    return check_running(book_.records, request).computed;
+  }
   [[nodiscard]] KvRow kv(RequestId request) const override;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const override;
   [[nodiscard]] std::int32_t running_requests() const noexcept override { return book_.running; }
@@ -56,6 +59,7 @@ class RequestLife final : public RequestCache {
   [[nodiscard]] CacheTenants* tenants() noexcept override { return book_.tenants ? &*book_.tenants : nullptr; }
   [[nodiscard]] CachePrefixes* prefixes() noexcept override { return prefixes_ ? &*prefixes_ : nullptr; }
   [[nodiscard]] CacheSessions* sessions() noexcept override { return book_.sessions ? &*book_.sessions : nullptr; }
+  [[nodiscard]] CacheIntegrity* integrity() noexcept override { return integrity_ ? &*integrity_ : nullptr; }
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
@@ -64,10 +68,6 @@ class RequestLife final : public RequestCache {
   void check_invariants() const override;
 
  private:
-  [[nodiscard]] const RequestRecord& checked(RequestId request) const {
-    check_running(book_.records, request);
-    return book_.record(request);
-  }
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return lookups_.waits(request) || forks_.waits(request);
   }
@@ -95,6 +95,7 @@ class RequestLife final : public RequestCache {
   PassId last_pass_ = 0;
   std::optional<RequestTiers> tiers_;
   std::optional<RequestEpochs> epochs_;
+  std::optional<RequestIntegrity> integrity_;
   std::optional<MemoryArena> arena_;
   RequestClock clock_;
   std::optional<HeldPrefixes> prefixes_;

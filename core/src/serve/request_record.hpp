@@ -98,12 +98,13 @@ inline constexpr LiveColumns no_columns = {no_column, no_column};
   return {.slots = columns_of(columns), .read_column = 1, .write_column = 0};
 }
 
-/// Throws InvalidArgument unless the request runs.
-inline void check_running(std::span<const RequestRecord> records, RequestId request) {
+/// The record of a request. Throws InvalidArgument unless the request runs.
+inline const RequestRecord& check_running(std::span<const RequestRecord> records, RequestId request) {
   const bool runs = request.valid() && request.index() < records.size() && records[request.index()].running &&
                     !records[request.index()].holds_prefix && !records[request.index()].ending &&
                     records[request.index()].id == request;
   require(runs, "request", request, "is not running");
+  return records[request.index()];
 }
 
 /// Throws InvalidArgument: see RequestCache::start.

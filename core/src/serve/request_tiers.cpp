@@ -42,6 +42,7 @@ RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex&
       opened_(book.opened),
       stats_(book.stats),
       marks_(marks),
+      checks_(book.checks ? &*book.checks : nullptr),
       waits_(waits),
       block_size_(book.options.block_size_tokens),
       index_(setup_of(book.options, book.news.listener())),
@@ -265,6 +266,15 @@ SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
   }
   end_call();
   return {.ready_requests = ready, .transfers = take_transfers()};
+}
+
+TransferPlan RequestTiers::take_transfers() {
+  const TransferPlan taken = index_.take_transfers();
+  for (std::size_t i = 0; checks_ != nullptr && i < taken.size(); ++i)
+    if (const Transfer& store = taken[i];
+        store.kind == Transfer::Kind::store && store.image.content == CacheContent::state)
+      checks_->stored(static_cast<std::size_t>(store.image.group), SlotId{store.place}, store.image.prefix);
+  return taken;
 }
 
 bool RequestTiers::is_loading(RequestId request) const {

@@ -73,7 +73,7 @@ class RequestTiers final : public CacheTiers {
   /// Forgets these contents in all tiers. The requests of these namespaces are stale already.
   void forget(const Forgotten& forgotten);
   /// All transfers that were decided and not taken.
-  [[nodiscard]] TransferPlan take_transfers() { return index_.take_transfers(); }
+  [[nodiscard]] TransferPlan take_transfers();
   void check_invariants() const { index_.check_invariants(); }
 
  private:
@@ -104,6 +104,7 @@ class RequestTiers final : public CacheTiers {
   std::span<OpenedPrompt> opened_;
   CacheStats& stats_;
   TenantMarks* marks_;
+  StateChecks* checks_;  ///< null: the cache has none
   PrefixWaits* waits_;
   PrefixLoads* prefix_loads_ = nullptr;
   std::int64_t block_size_;

@@ -7,11 +7,13 @@
 namespace stateport::detail {
 
 StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news,
-                         std::shared_ptr<EvictionPolicy> eviction, TenantOwners* owners, SessionBook* sessions)
+                         std::shared_ptr<EvictionPolicy> eviction, TenantOwners* owners, SessionBook* sessions,
+                         StateChecks* checks)
     : block_size_(group.block_size_tokens),
       group_(index),
       owners_(owners),
       sessions_(sessions),
+      checks_(checks),
       pool_({.blocks = group.blocks + reserved_state_blocks, .eviction = std::move(eviction), .owners = owners}),
       publication_(group.blocks + reserved_state_blocks),
       news_(news),
@@ -101,6 +103,13 @@ void StateBlocks::forget(const Forgotten& forgotten) {
   evictions_ = evictions;
 }
 
+void StateBlocks::withdraw(BlockId block) {
+  lose(block);
+  const std::int64_t evictions = evictions_;
+  pool_.forget({&block, 1});
+  evictions_ = evictions;
+}
+
 void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (owners_ != nullptr) owners_->give(blocks[i].index());
@@ -113,6 +122,7 @@ void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::s
 void StateBlocks::lose(BlockId block) {
   if (std::exchange(found_[block.index()], std::uint8_t{0}) == 0) return;
   if (sessions_ != nullptr) sessions_->give_state(static_cast<std::size_t>(group_), SlotId{block.value()});
+  if (checks_ != nullptr) checks_->lost(static_cast<std::size_t>(group_), SlotId{block.value()});
   news_.state_removed(group_, prefix_of_[block.index()]);
 }
 

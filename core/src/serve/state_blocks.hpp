@@ -10,6 +10,7 @@
 #include "serve/cache_news.hpp"
 #include "serve/request_options.hpp"
 #include "serve/session_book.hpp"
+#include "serve/state_checks.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -23,10 +24,9 @@ namespace stateport::detail {
 class StateBlocks final : private BlockListener {
  public:
   /// `eviction`: which state goes first; null: the least recently used. `owners`: of the blocks; null: tenants have no
-  /// shares. `sessions`: null if the
-  /// cache has none.
+  /// shares. `sessions`, `checks`: null if the cache has none.
   StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news, std::shared_ptr<EvictionPolicy> eviction,
-              TenantOwners* owners, SessionBook* sessions);
+              TenantOwners* owners, SessionBook* sessions, StateChecks* checks);
   ~StateBlocks();
   StateBlocks(const StateBlocks&) = delete;
   StateBlocks& operator=(const StateBlocks&) = delete;
@@ -43,6 +43,8 @@ class StateBlocks final : private BlockListener {
   bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens, const NamespaceTag& tag);
   /// No hash finds these states any more. A block that nobody holds is free.
   void forget(const Forgotten& forgotten);
+  /// The same for the state in this block, which is found by its hash.
+  void withdraw(BlockId block);
   [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
   [[nodiscard]] const PublicationCheck& publication() const noexcept { return publication_; }
   /// Blocks that take() could give out now.
@@ -71,6 +73,7 @@ class StateBlocks final : private BlockListener {
   std::int32_t group_;
   TenantOwners* owners_;
   SessionBook* sessions_;  ///< null: the cache has none
+  StateChecks* checks_;    ///< the same
   BlockPool pool_;
   PublicationCheck publication_;
   CacheNews& news_;

@@ -80,6 +80,15 @@ void TierStores::state_lost(const PrefixHash& prefix, std::size_t group) {
   leaving_states_.push_back(node);
 }
 
+void TierStores::withdraw_state(const PrefixHash& prefix) {
+  for (const Medium medium : levels_.tiers()) {
+    const std::uint32_t node = nodes_.find(prefix);
+    if (node == TierNode::none) return;
+    nodes_[node].made_in = call_;
+    if (nodes_[node].state.is_at(medium)) admission_.lost(node, CacheContent::state, medium);
+  }
+}
+
 /// Begins a store into the tier. While the victims of the tier are still being moved down, the content goes down at
 /// once: a long prompt needs more room than a tier keeps free. False: there is no room, or no place in the queue.
 bool TierStores::store(std::uint32_t node, CacheContent content, Medium to) {

@@ -30,6 +30,8 @@ class TierStores {
   /// The state of one group lies in `slot`, once the copies have run that the current call of the cache answers.
   void state_stored(const PrefixHash& prefix, std::size_t group, SlotId slot);
   void state_lost(const PrefixHash& prefix, std::size_t group);
+  /// The state is wrong: no tier has it any more, and the current call does not store it.
+  void withdraw_state(const PrefixHash& prefix);
 
   /// Ends a call of the cache.
   void flush();

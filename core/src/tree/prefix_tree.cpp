@@ -154,7 +154,7 @@ void PrefixTree::drop_state(NodeId node, Freed& freed) {
   const NodeInfo info = this->node(node);
   require(info.slot.valid(), "node", node.index, "has no state");
   require(info.state_lock == 0, "node", node.index, "has a locked state");
-  impl_->drop_state(node.index, freed);
+  impl_->drop_state(node.index, &freed);
 }
 
 void PrefixTree::count_unlocked_pages(std::int32_t extent_pages, std::span<std::int32_t> by_extent) const {
@@ -174,7 +174,7 @@ EvictResult PrefixTree::evict_closed_states(Freed& freed) {
     if (!pool.is_closed(slot) || pool.is_free(slot) || pool.owner(slot) == SlotPool::caller ||
         pool.lock_count(slot) > 0)
       continue;
-    impl_->drop_state(static_cast<std::uint32_t>(pool.owner(slot)), freed);
+    impl_->drop_state(static_cast<std::uint32_t>(pool.owner(slot)), &freed);
     ++result.states;
   }
   return result;
@@ -197,11 +197,6 @@ PrefixLock PrefixTree::lock(NodeId node) {
   if (node.is_root()) return {};
   impl_->lock(node.index);
   return {impl_, node};
-}
-
-void PrefixTree::touch(NodeId node) {
-  require(impl_->shape().contains(node), "node", node.index, "is not in the tree, or has been evicted");
-  impl_->touch(node.index);
 }
 
 void PrefixTree::touch(std::span<const NodeId> nodes) {
@@ -237,6 +232,13 @@ StateTag PrefixTree::state_tag(std::span<const Token> tokens, const Namespace& n
 void PrefixTree::tag_slot(SlotId slot, const StateTag& tag) {
   check_callers(slots(), slot, "slot");
   impl_->pool().set_tag(slot, tag);
+}
+
+void PrefixTree::drop_state(SlotId slot) {
+  const bool is_trees = slot.valid() && slot.value() < slots().capacity_slots() && !slots().is_free(slot) &&
+                        slots().owner(slot) != SlotPool::caller;
+  require(is_trees, "slot", slot, "holds no state of the tree");
+  impl_->drop_state(static_cast<std::uint32_t>(slots().owner(slot)), nullptr);
 }
 
 const SlotPool& PrefixTree::slots() const noexcept {

@@ -88,9 +88,26 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
   if (learning_) learning_->lost_state(node);
 }
 
-void RadixTree::drop_state(std::uint32_t node, Freed& freed) {
+/// Locks stay with the node, as those of a node without a state.
+void RadixTree::drop_state(std::uint32_t node, Freed* freed) {
+  const SlotId slot{nodes_[node].slot};
+  const std::int32_t locks = pool_.lock_count(slot);
+  for (std::int32_t lock = 0; lock < locks; ++lock) pool_.unlock(slot);
+  if (locks > 0) {
+    ++sizes_.evictable_states;
+    --sizes_.protected_states;
+    victims_.unlock_state(slot);
+  }
   EvictResult dropped;
-  remove_state(node, freed, dropped);
+  if (freed != nullptr) {
+    remove_state(node, *freed, dropped);
+  } else {
+    Freed none;
+    release_state(node, true, none, dropped);
+    pool_.set_tag(slot, {});
+    if (learning_) learning_->lost_state(node);
+  }
+  nodes_[node].slot -= locks * RadixNode::state_lock;
   if (victims_.ranks_states() && victims_.is_leaf(node)) victims_.offer(node);
 }
 

@@ -42,7 +42,8 @@ class RadixTree {
   /// `chosen` may be empty.
   void evict(EvictDemand demand, Freed& freed, EvictResult& result, const std::function<bool(KvIndex)>& chosen);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
-  void drop_state(std::uint32_t node, Freed& freed);
+  /// `freed`: gets the slot; null: the slot is the caller's, with an empty tag, and the state may be locked.
+  void drop_state(std::uint32_t node, Freed* freed);
   /// Evicts the node and those above it as far as they are leaves without locks; else its state, unless that is locked.
   void forget(std::uint32_t node, Freed& freed, EvictResult& result);
   /// See PrefixTree.
@@ -51,7 +52,6 @@ class RadixTree {
   /// Pins the path, and the state that the node has or gets. Not the root.
   void lock(std::uint32_t node) noexcept;
   void unlock(NodeId node) noexcept;
-  void touch(std::uint32_t node) noexcept;
   void touch(std::span<const NodeId> nodes) noexcept;
   void reset(Freed& freed);
 

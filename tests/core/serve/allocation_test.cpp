@@ -34,9 +34,11 @@ void serve_without_allocating(Combination index, Below below, bool arena = false
     options.scrub = random.chance(50);
     if (arena) test::draw_arena(random, options);
     if (below != Below::nothing) options.tiers = test::random_tiers(random, options);
+    options.integrity = random.chance(50);
     RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled(),
                         [](const RequestCacheOptions& made) { return std::make_unique<FrugalCache>(made); });
     if (random.chance(50)) engine.habits.changes_weights = true;
+    engine.habits.damages = options.integrity && options.tiers.remote_bytes == 0;
     for (int step = 0; step < 100; ++step) engine.step();
     engine.finish();
   });

@@ -88,6 +88,7 @@ class CheckedShares final : public RequestCache {
   CacheTenants* tenants() noexcept override { return &tenants_; }
   CachePrefixes* prefixes() noexcept override { return cache_->prefixes(); }
   CacheSessions* sessions() noexcept override { return cache_->sessions(); }
+  CacheIntegrity* integrity() noexcept override { return cache_->integrity(); }
   void reset() override {
     cache_->reset();
     for (const auto& [salt, quota] : quotas_) REQUIRE(bytes_of(quota.salt) == 0);

@@ -34,6 +34,7 @@ class FrugalCache final : public RequestCache {
     epochs_ = std::make_unique<Epochs>(cache_->epochs());
     if (cache_->arena() != nullptr) arena_ = std::make_unique<Arena>(*cache_->arena());
     if (cache_->prefixes() != nullptr) prefixes_ = std::make_unique<Prefixes>(*cache_->prefixes());
+    if (cache_->integrity() != nullptr) integrity_ = std::make_unique<Integrity>(*cache_->integrity());
     if (cache_->tenants() != nullptr) tenants_ = std::make_unique<Tenants>(*cache_->tenants());
   }
 
@@ -85,6 +86,7 @@ class FrugalCache final : public RequestCache {
   CacheTenants* tenants() noexcept override { return tenants_.get(); }
   CachePrefixes* prefixes() noexcept override { return prefixes_.get(); }
   CacheSessions* sessions() noexcept override { return cache_->sessions(); }
+  CacheIntegrity* integrity() noexcept override { return integrity_.get(); }
   void reset() override {
     frugal([&] { cache_->reset(); });
   }
@@ -198,12 +200,28 @@ class FrugalCache final : public RequestCache {
     CachePrefixes& prefixes_;
   };
 
+  class Integrity final : public CacheIntegrity {
+   public:
+    explicit Integrity(CacheIntegrity& integrity) : integrity_(integrity) {}
+    CheckPlan take() override {
+      return frugal([&] { return integrity_.take(); });
+    }
+    std::int32_t withdraw(std::span<const StateFault> faults) override {
+      return frugal([&] { return integrity_.withdraw(faults); });
+    }
+    const IntegrityUsage& usage() const noexcept override { return integrity_.usage(); }
+
+   private:
+    CacheIntegrity& integrity_;
+  };
+
   std::unique_ptr<RequestCache> cache_;
   std::unique_ptr<Tiers> tiers_;
   std::unique_ptr<Epochs> epochs_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Tenants> tenants_;
   std::unique_ptr<Prefixes> prefixes_;
+  std::unique_ptr<Integrity> integrity_;
 };
 
 }  // namespace stateport::test

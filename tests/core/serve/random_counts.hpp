@@ -28,7 +28,11 @@ struct RandomCounts {
   std::int64_t prefetches = 0;  ///< that ended
   std::int64_t prefetched = 0;  ///< of these, with more tokens on the device
   std::int64_t closed = 0;      ///< sessions
-  std::int64_t refreshed = 0;   ///< requests that found more when they were looked up again
+  std::int64_t checks = 0;      ///< of checkpoints that were read
+  std::int64_t damaged = 0;     ///< checkpoints
+  std::int64_t faults = 0;      ///< of which some are found more than once
+  std::int64_t withdrawn = 0;
+  std::int64_t refreshed = 0;  ///< requests that found more when they were looked up again
 
   RandomCounts& operator+=(const RandomCounts& other) {
     for (auto count : {&RandomCounts::kv_moves,    &RandomCounts::forks,      &RandomCounts::forked_ended,
@@ -38,7 +42,8 @@ struct RandomCounts {
                        &RandomCounts::found_loads, &RandomCounts::quotas,     &RandomCounts::named_hits,
                        &RandomCounts::waits,       &RandomCounts::pins,       &RandomCounts::pin_hits,
                        &RandomCounts::prefetches,  &RandomCounts::prefetched, &RandomCounts::closed,
-                       &RandomCounts::refreshed})
+                       &RandomCounts::refreshed,   &RandomCounts::checks,     &RandomCounts::damaged,
+                       &RandomCounts::faults,      &RandomCounts::withdrawn})
       this->*count += other.*count;
     return *this;
   }

@@ -69,7 +69,8 @@ class RandomEngine : public RandomCounts {
     bool changes_weights = false;  ///< of all requests or of some tenants'
     bool crowds = false;           ///< requests with common prefixes come at once and run seldom
     bool forks = false;
-    bool trees = false;  ///< in slots, of drafts
+    bool trees = false;    ///< in slots, of drafts
+    bool damages = false;  ///< somebody writes to checkpoints; with RequestCacheOptions::integrity
   };
   Habits habits;
   [[nodiscard]] const ArenaWorld* arena() const noexcept { return arena_ ? &*arena_ : nullptr; }
@@ -137,6 +138,7 @@ class RandomEngine : public RandomCounts {
   void forget();
   void check_stale(bool forgot_all);
   void end(RequestId id);
+  [[nodiscard]] bool has_intact_hit(RequestId id);
   void check_places(RequestId id);
   void refresh();
   void note_wait(const PrefixWait& wait, Live& live);
@@ -150,7 +152,13 @@ class RandomEngine : public RandomCounts {
   void run_rows();
   void commit();
   void begin_rest();
-  void begin(TransferPlan transfers);
+  /// `more_work`: the answer has some beside the transfers, after which end_checks() follows.
+  void begin(TransferPlan transfers, bool more_work = false);
+  void begin_checks();
+  void do_check(const StateCheck& check);
+  void end_checks();
+  void end_readers();
+  void damage();
   void settle(std::size_t most);
   void follow_loads();
   void follow_events();
@@ -177,6 +185,11 @@ class RandomEngine : public RandomCounts {
   std::vector<Transfer> under_way_;
   std::shared_ptr<Prefixes> prefixes_;
   std::optional<ArenaWorld> arena_;
+  std::vector<StateCheck> checks_;            ///< of the answer that is being carried out
+  std::vector<StateFault> faults_;            ///< that the cache has not heard of
+  std::set<RequestId> readers_;               ///< of wrong states, in the pass that is planned
+  std::map<std::uint64_t, StateCheck> kept_;  ///< checkpoints by their content, with damages
+  std::set<std::uint64_t> damaged_;           ///< contents
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 
@@ -193,6 +206,8 @@ class RandomEngine::Prefixes {
   void end_leases();
   /// Contents were forgotten. True: prefetches are under way.
   [[nodiscard]] bool forget();
+  /// The state after these tokens was withdrawn.
+  void withdraw(const Tokens& tokens);
   /// Transfers have ended.
   void follow();
   /// Ends most pins.

@@ -31,6 +31,16 @@ bool RandomEngine::Prefixes::forget() {
   return !prefetches_.empty();
 }
 
+void RandomEngine::Prefixes::withdraw(const Tokens& tokens) {
+  std::erase_if(pins_, [&](const Pinned& pin) {
+    const Tokens prefix(pin.prefix.tokens.begin(), pin.prefix.tokens.begin() + pin.tokens);
+    const bool is_over = seen(pin.prefix.names, 0, prefix) == tokens;
+    // In an index by tokens a prompt with media has states of its own, from its first token on.
+    if (is_over && cache_.prefixes()->unpin(pin.pin)) REQUIRE(engine_.options_.index == CacheIndex::tree);
+    return is_over;
+  });
+}
+
 void RandomEngine::Prefixes::end_most() {
   while (!pins_.empty() && random_.chance(80)) unpin(0);
 }

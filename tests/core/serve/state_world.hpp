@@ -78,6 +78,14 @@ class StateWorld final : public KvDirectory {
   void copy_kv(const SlotCopy& copy);
   /// The memory of these KV blocks, or of these slots for checkpoints, is gone: another has it, or none.
   void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
+  /// As StateIntegrity: remembers the state that is published, or compares the one that is read. None: it is right.
+  [[nodiscard]] std::optional<StateFault::Kind> check(const StateCheck& check);
+  /// Somebody writes to this checkpoint: one of its tokens becomes another one.
+  void damage(std::size_t group, SlotId slot);
+  /// The tokens of the state that was published; none if another one was since.
+  [[nodiscard]] std::optional<Tokens> published_tokens(const StateCheck& check) const;
+  /// The checkpoint in this slot is as it was published.
+  [[nodiscard]] bool is_intact(std::size_t group, SlotId slot);
   /// The transfer began and did not find its image.
   [[nodiscard]] bool is_gone(const Transfer& transfer) const { return !moving_.contains(transfer.id); }
   /// The state that a RowState names; none if its two parts differ or were never written.
@@ -130,6 +138,7 @@ class StateWorld final : public KvDirectory {
   std::set<std::pair<Medium, ImageName>> lost_;
   std::shared_ptr<Remote> remote_ = std::make_shared<Remote>();
   std::map<TransferId, Image> moving_;
+  std::map<std::pair<std::size_t, std::int32_t>, std::pair<std::uint64_t, Slot>> published_;  ///< by group and slot
 };
 
 }  // namespace stateport::test

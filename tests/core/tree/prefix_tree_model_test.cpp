@@ -270,7 +270,7 @@ class Comparison {
       model_.touch(hit.model);
     }
     if (nodes.size() == 1)
-      tree_.touch(nodes.front());
+      tree_.touch({&nodes.front(), 1});
     else
       tree_.touch(nodes);
   }

@@ -45,11 +45,11 @@ class StateIntegrity {
   StateIntegrity& operator=(StateIntegrity&&) noexcept;
   ~StateIntegrity();
 
-  /// Takes the checks of an answer of the cache; `pass` is only reported. Enqueues the checks of states that transfers
+  /// Takes checks as CacheIntegrity::take() names them. Enqueues the checks of states that transfers
   /// read (StateCheck::request is none), because later work of the answer may overwrite them. Waits for the stream if
   /// more than checks_max checks would be under way. Throws InvalidArgument for more than checks_max checks, a group or
   /// a slot that is not there, and a stream that is captured; InvalidState if end() is due.
-  void begin(const Stream& stream, CheckPlan checks, std::uint64_t pass);
+  void begin(const Stream& stream, CheckPlan checks);
   /// copier.copy_slots(stream, plan), which also sums the states of one group that begin() named: checkpoints that the
   /// plan reads are in the source of the copier, those that it publishes in the destination. Throws as that call does,
   /// and InvalidState before begin().

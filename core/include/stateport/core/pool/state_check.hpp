@@ -20,7 +20,8 @@ struct StateCheck {
   /// Names the checkpoint: the number of its publication in this cache, from 1. A slot that is published again has
   /// another number.
   std::uint64_t content = 0;
-  RequestId request;  ///< that made or reads the state; none: a transfer to a tier reads it
+  RequestId request;       ///< that made or reads the state; none: a transfer to a tier reads it
+  std::uint64_t pass = 0;  ///< whose commit publishes the state, or which reads it; 0: no pass does
 
   friend constexpr bool operator==(const StateCheck&, const StateCheck&) noexcept = default;
 };
@@ -37,7 +38,6 @@ struct StateFault {
   };
   Kind kind = Kind::changed;
   std::int32_t tensor = -1;  ///< the first tensor of the store for which this holds; -1: the whole slot (other_state)
-  std::uint64_t pass = 0;    ///< the pass that read or made the state; 0: none did
   StateCheck check;
 
   friend constexpr bool operator==(const StateFault&, const StateFault&) noexcept = default;

@@ -196,6 +196,9 @@ struct RequestCacheOptions {
   /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes
   /// besides. Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
   std::int32_t tenant_quotas = 0;
+  /// Name the checks of checkpoints (CacheIntegrity), which StateIntegrity makes. Costs 24 bytes for each checkpoint
+  /// and up to 400 for each of them in lists.
+  bool integrity = false;
   ShareRunning share_running;
   PrefixOptions prefixes;
   SessionOptions sessions;

@@ -4,6 +4,7 @@
 #include <stateport/core/serve/cache_arena.hpp>
 #include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/serve/cache_event.hpp>
+#include <stateport/core/serve/cache_integrity.hpp>
 #include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/serve/cache_prefixes.hpp>
 #include <stateport/core/serve/cache_sessions.hpp>
@@ -210,6 +211,9 @@ class RequestCache {
 
   /// Sessions that can be closed; nullptr without RequestCacheOptions::sessions.
   [[nodiscard]] virtual CacheSessions* sessions() noexcept = 0;
+
+  /// Checks of checkpoints; nullptr without RequestCacheOptions::integrity.
+  [[nodiscard]] virtual CacheIntegrity* integrity() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
   /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may

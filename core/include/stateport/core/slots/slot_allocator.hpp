@@ -104,8 +104,8 @@ class SlotAllocator final : public BlockListener {
   /// Evicts `states` states; their slots are free afterwards. For a caller with one memory for KV and states. Returns
   /// how many were evicted: fewer if all that are left are referenced or pinned. Throws InvalidArgument for states < 0.
   std::int64_t evict(std::int64_t states);
-  /// Evicts the state in this slot for its place, not for its worth: the policy learns nothing from it. The block may be
-  /// referenced. False: the slot is free, the caller's, or pinned. Throws InvalidArgument for a slot out of range.
+  /// Evicts the state in this slot for its place, not for its worth: the policy learns nothing from it. The block may
+  /// be referenced. False: the slot is free, the caller's, or pinned. Throws InvalidArgument for a slot out of range.
   bool evict_slot(SlotId slot);
 
   /// SlotId{} if the block has none.

@@ -138,6 +138,9 @@ class PrefixTree {
   /// Removes the state of a node, which keeps its KV; the slot returns to the pool. Throws InvalidArgument for a
   /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
   void drop_state(NodeId node, Freed& freed);
+  /// The node with the state in this slot loses it, locked or not, and keeps its KV. The slot is the caller's, with an
+  /// empty tag. Throws InvalidArgument for a slot that is not the tree's. O(locks).
+  void drop_state(SlotId slot);
 
   /// Counts the pages of KV of unlocked nodes: by_extent[e] becomes their number in the pages
   /// [e * extent_pages, (e + 1) * extent_pages). Page p has the KV indices [p * page_size, (p + 1) * page_size).
@@ -160,10 +163,9 @@ class PrefixTree {
   [[nodiscard]] PrefixLock lock(NodeId node);
   [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
 
-  /// Marks the path to `node` and its state as used now, as a match that answers `node` does. A policy that learns does
-  /// not count it as a request. O(nodes of the path).
-  void touch(NodeId node);
-  /// The same for each node in turn, all or none. Faster than single calls, because the cache misses overlap.
+  /// Marks the path to each node in turn and its state as used now, as a match that answers this node does; all or
+  /// none. A policy that learns does not count it as a request. Throws InvalidArgument for a node that has been evicted.
+  /// O(nodes of the paths); faster than single calls, because the cache misses overlap.
   void touch(std::span<const NodeId> nodes);
 
   /// Takes slots for the caller, those that have been free longest first, all or nothing; and gives slots of the caller

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/state_checks.hpp"
+
+#include "serve/request_options.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stateport::detail {
+namespace {
+
+/// Of the store that has the checkpoints of the group.
+std::size_t places_of(const RequestCacheOptions& options, std::size_t group) {
+  return static_cast<std::size_t>(std::max(checkpoint_slots(options, group), state_slots(options, group)));
+}
+
+}  // namespace
+
+StateChecks::StateChecks(const RequestCacheOptions& options) {
+  std::size_t all = 0;
+  for (std::size_t g = 0; g < group_count(options); ++g) all += places_.emplace_back(places_of(options, g)).size();
+  // One call publishes into each place at most twice, once by a load, and stores what the place had before; each
+  // request reads one state of each group.
+  const std::size_t most = 4 * all + 2 * index_rows(options) * group_count(options);
+  checks_.reserve(most);
+  taken_.reserve(most);
+  constexpr std::size_t stored_min = 1024;
+  if (options.tiers.enabled()) stored_.resize(std::max(all, stored_min));
+}
+
+void StateChecks::published(std::size_t group, SlotId slot, RequestId request, bool is_found) {
+  Place& place = at(group, slot);
+  place.content = 0;
+  place.is_found = false;
+  if (checks_.size() == checks_.capacity()) {
+    ++usage.unchecked_states;
+    return;
+  }
+  place.content = ++last_content_;
+  place.is_found = is_found;
+  checks_.push_back({.kind = StateCheck::Kind::published,
+                     .group = static_cast<std::int32_t>(group),
+                     .slot = slot,
+                     .content = place.content,
+                     .request = request,
+                     .pass = pass_});
+}
+
+void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
+  Place& place = at(group, slot);
+  if (!std::exchange(place.is_found, false)) return;
+  place.left = place.content;
+  place.left_in = takes_;
+}
+
+/// The bytes of a checkpoint that the same list publishes are summed with it: there is nothing to compare yet.
+void StateChecks::push_read(const StateCheck& check) {
+  if (check.content == 0 || check.content > known_content_ || checks_.size() == checks_.capacity()) return;
+  checks_.push_back(check);
+}
+
+void StateChecks::read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass) {
+  push_read({.group = static_cast<std::int32_t>(group),
+             .slot = slot,
+             .content = at(group, slot).content,
+             .request = request,
+             .pass = pass});
+}
+
+void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix) {
+  const Place& place = at(group, slot);
+  const std::uint64_t content = place.left_in == takes_ ? place.left : place.content;
+  push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content, .request = {}});
+  stored_[next_stored_] = {.content = content, .prefix = prefix};
+  next_stored_ = (next_stored_ + 1) % stored_.size();
+}
+
+void StateChecks::clear() noexcept {
+  for (std::vector<Place>& places : places_) std::ranges::fill(places, Place{});
+  std::ranges::fill(stored_, Stored{});
+  checks_.clear();
+}
+
+/// Without checkpoints that others have replaced by now. What a transfer stores is checked all the same: the slot has
+/// it until the work of this answer runs.
+CheckPlan StateChecks::take() {
+  taken_.clear();
+  for (const StateCheck& check : checks_) {
+    if (check.request.valid() && place_of(check).content != check.content) continue;
+    taken_.push_back(check);
+    ++(check.kind == StateCheck::Kind::published ? usage.published : usage.reads);
+  }
+  checks_.clear();
+  known_content_ = last_content_;
+  ++takes_;
+  return taken_;
+}
+
+bool StateChecks::is_current(const StateCheck& check) const noexcept {
+  const Place& place = place_of(check);
+  return place.is_found && place.content == check.content;
+}
+
+std::optional<PrefixHash> StateChecks::stored_prefix(std::uint64_t content) const noexcept {
+  const auto found = std::ranges::find(stored_, content, &Stored::content);
+  if (content == 0 || found == stored_.end()) return std::nullopt;
+  return found->prefix;
+}
+
+}  // namespace stateport::detail

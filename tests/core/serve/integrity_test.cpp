@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "arena_world.hpp"
+#include "combination.hpp"
+#include "random_engine.hpp"
+#include "serve_alone.hpp"
+#include "tier_server.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::test;
+
+namespace {
+
+enum class Damaged : std::uint8_t { device, tiers, arena, forks, weights };
+
+/// Images of a remote store cannot be withdrawn.
+TierOptions local_tiers(Random& random, const RequestCacheOptions& options) {
+  TierOptions tiers = random_tiers(random, options);
+  if (tiers.remote_bytes > 0) {
+    tiers.host_bytes += tiers.remote_bytes;
+    tiers.remote_bytes = 0;
+    tiers.write_through = tiers.write_through && tiers.file_bytes > 0;
+  }
+  return tiers;
+}
+
+using CheckedPrompt = StateWorld::Tokens;
+
+RequestCacheOptions checked_cache(Combination index) {
+  RequestCacheOptions options = small_cache(index);
+  options.integrity = true;
+  return options;
+}
+
+std::vector<StateCheck> taken(RequestCache& cache) {
+  const CheckPlan checks = cache.integrity()->take();
+  return {checks.begin(), checks.end()};
+}
+
+/// Computes a prompt and ends its request; answers all checks.
+std::vector<StateCheck> serve_checked(RequestCache& cache, const CheckedPrompt& prompt) {
+  const RequestId request = cache.start({.tokens = prompt}).value().request;
+  finish_prompt(cache, request, std::ssize(prompt));
+  return taken(cache);
+}
+
+/// Its hit has another content than was published.
+StateFault changed(const StateCheck& check) {
+  return {.kind = StateFault::Kind::changed, .tensor = 0, .check = check};
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint is checked when it is published, and in the first pass of each request that reads it") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    const std::size_t groups = group_count(cache->options());
+    const CheckedPrompt prompt = counting(49);
+    const RequestId first = cache->start({.tokens = prompt}).value().request;
+    CHECK(taken(*cache).empty());
+    std::vector<StateCheck> published;
+    for (std::int64_t left = 49; left > 0;) {
+      const PassRow row{.request = first, .tokens = static_cast<std::int32_t>(cache->chunk(first, left).tokens)};
+      const PassPlan plan = cache->plan({&row, 1});
+      CHECK(taken(*cache).empty());
+      constexpr std::int32_t none = 0;
+      const PassCommit commit = cache->commit(plan.pass, {&none, 1}, {});
+      left -= row.tokens;
+      const std::vector<StateCheck> checks = taken(*cache);
+      for (const StateCheck& check : checks) {
+        CHECK(check.kind == StateCheck::Kind::published);
+        CHECK(check.request == first);
+        CHECK(check.pass == plan.pass);
+        CHECK(std::ranges::find(published, check.content, &StateCheck::content) == published.end());
+        published.push_back(check);
+      }
+      if (!by_tokens(index) || !in_columns(index)) CHECK(std::ssize(checks) == commit.published_states);
+    }
+    cache->finish(first);
+    CHECK(published.size() >= groups);
+    CHECK(cache->integrity()->usage().published == std::ssize(published));
+    static_cast<void>(taken(*cache));
+
+    for (int readers = 1; readers <= 2; ++readers) {
+      const StartedRequest second = cache->start({.tokens = prompt}).value();
+      REQUIRE(second.reused_tokens == 48);
+      CHECK(taken(*cache).empty());
+      const PassRow row{.request = second.request, .tokens = 1};
+      const PassPlan plan = cache->plan({&row, 1});
+      const std::vector<StateCheck> read = taken(*cache);
+      REQUIRE(read.size() == groups);
+      for (std::size_t g = 0; g < groups; ++g) {
+        CHECK(read[g].kind == StateCheck::Kind::read);
+        CHECK(read[g].group == static_cast<std::int32_t>(g));
+        CHECK(read[g].slot == cache->places(second.request, g).state);
+        CHECK(read[g].request == second.request);
+        CHECK(read[g].pass == plan.pass);
+        const auto same = std::ranges::find(published, read[g].content, &StateCheck::content);
+        REQUIRE(same != published.end());
+        CHECK(same->slot == read[g].slot);
+      }
+      constexpr std::int32_t none = 0;
+      static_cast<void>(cache->commit(plan.pass, {&none, 1}, {}));
+      cache->finish(second.request);
+      CHECK(taken(*cache).empty());
+      CHECK(cache->integrity()->usage().reads == readers * std::ssize(read));
+    }
+    CHECK(cache->integrity()->usage().unchecked_states == 0);
+  }
+}
+
+TEST_CASE("without the option there are no checks") {
+  for (const Combination index : every_combination)
+    CHECK(make_request_cache(small_cache(index))->integrity() == nullptr);
+}
+
+TEST_CASE("a checkpoint that was withdrawn is found no more, and can be made again") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    const CheckedPrompt prompt = counting(49);
+    const std::vector<StateCheck> published = serve_checked(*cache, prompt);
+    const std::int64_t kv_tokens = cache->usage().kv_tokens;
+    const RequestId holder = cache->start({.tokens = prompt}).value().request;
+    REQUIRE(cache->computed(holder) == 48);
+    const HitPlaces hit = cache->places(holder);
+    const auto wrong = std::ranges::find(published, hit.state, &StateCheck::slot);
+    REQUIRE(wrong != published.end());
+    const StateFault fault = changed(*wrong);
+    CHECK(cache->integrity()->withdraw({&fault, 1}) == 1);
+    cache->check_invariants();
+    CHECK(cache->usage().kv_tokens == kv_tokens);
+    CHECK(cache->usage().evicted_states == 0);
+
+    // The request that holds it reads it still, with a check, and nobody else has its place.
+    const RequestId other = cache->start({.tokens = prompt}).value().request;
+    CHECK(cache->computed(other) < 48);
+    finish_prompt(*cache, other, 49);
+    CHECK(cache->places(holder).state == hit.state);
+    const std::vector<StateCheck> again = taken(*cache);
+    for (const StateCheck& check : again) CHECK((check.slot != hit.state || check.group != wrong->group));
+    const PassRow row{.request = holder, .tokens = 1};
+    const PassPlan plan = cache->plan({&row, 1});
+    const std::vector<StateCheck> read = taken(*cache);
+    CHECK(std::ranges::find(read, wrong->content, &StateCheck::content) != read.end());
+    cache->cancel(plan.pass);
+
+    // It was made again while the wrong one was held.
+    const RequestId later = cache->start({.tokens = prompt}).value().request;
+    CHECK(cache->computed(later) == 48);
+    CHECK(cache->places(later).state != hit.state);
+    CHECK(cache->integrity()->withdraw({&fault, 1}) == 0);
+    CHECK(cache->places(later).tokens == 48);
+    static_cast<void>(cache->end(later, RequestEnd::aborted));
+    static_cast<void>(cache->preempt(holder));
+    cache->check_invariants();
+    const IntegrityUsage& usage = cache->integrity()->usage();
+    CHECK(usage.withdrawn_states == 1);
+    CHECK(usage.faults == std::array<std::int64_t, 3>{2, 0, 0});
+    cache->reset();
+    cache->check_invariants();
+    CHECK(cache->usage().states == 0);
+  }
+}
+
+TEST_CASE("a checkpoint that was withdrawn is not stored, and leaves the tiers that have it") {
+  for (const Combination index : every_combination)
+    for (const bool is_stored : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(is_stored);
+      TierOptions tiers{.host_bytes = 4000};
+      if (is_stored) tiers = {.file_bytes = 4000, .write_through = true};
+      RequestCacheOptions options = small(index, tiers);
+      set_checkpoints(options, 6, 24);
+      options.integrity = true;
+      Server server(options);
+      const CheckedPrompt prompt = prompt_of(34, 0);
+      server.serve(prompt);
+      server.serve(prompt_of(34, 5000));  // a later call writes the states of the one before through
+      server.move();
+      const CheckPlan checks = server.cache->integrity()->take();
+      std::vector<StateFault> faults;
+      for (const StateCheck& check : checks)
+        if (check.kind == StateCheck::Kind::published) faults.push_back(changed(check));
+      const std::int64_t states = server.cache->tiers()->usage(Medium::file).states;
+      CHECK((states > 0) == is_stored);
+      CHECK(server.cache->integrity()->withdraw(faults) > 0);
+      server.move();
+      CHECK(server.cache->tiers()->usage(Medium::file).states < std::max<std::int64_t>(states, 1));
+      push_down(server);
+      CHECK_FALSE(server.serve(prompt).load);
+    }
+}
+
+TEST_CASE("what a transfer stores is checked, and a wrong image leaves its tier") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index, {.host_bytes = 4000});
+    options.integrity = true;
+    Server server(options);
+    const CheckedPrompt prompt = prompt_of(34, 0);
+    server.serve(prompt);
+    std::vector<StateCheck> published = taken(*server.cache);
+    std::vector<StateFault> faults;
+    for (Token first = 1000; first < 1800; first += 100) {
+      server.serve(prompt_of(33, first));
+      for (const StateCheck& check : taken(*server.cache)) {
+        if (check.kind == StateCheck::Kind::published || check.request.valid()) continue;
+        CHECK(check.pass == 0);
+        if (std::ranges::find(published, check.content, &StateCheck::content) != published.end())
+          faults.push_back(changed(check));
+      }
+    }
+    REQUIRE(!faults.empty());
+    const std::int64_t states = server.cache->tiers()->usage(Medium::host).states;
+    CHECK(server.cache->integrity()->withdraw(faults) == 0);  // the device has it no more
+    server.move();
+    CHECK(server.cache->tiers()->usage(Medium::host).states < states);
+    CHECK_FALSE(server.serve(prompt).load);
+  }
+}
+
+TEST_CASE("a pin of a checkpoint ends when that is withdrawn") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = checked_cache(index);
+    options.prefixes = {.pins = 2, .pinned_bytes = 100};
+    options.memory = {.state_bytes = 1, .kv_bytes_per_token = 1};
+    const auto cache = make_request_cache(options);
+    const std::vector<StateCheck> published = serve_checked(*cache, counting(49));
+    const PinnedPrefix pinned = cache->prefixes()->pin({.tokens = counting(49)});
+    REQUIRE(pinned.tokens == 48);
+    std::vector<StateFault> faults;
+    for (const StateCheck& check : published) faults.push_back(changed(check));
+    CHECK(cache->integrity()->withdraw(faults) > 0);
+    CHECK(cache->prefixes()->usage().pins == 0);
+    CHECK_FALSE(cache->prefixes()->unpin(pinned.pin));
+    cache->check_invariants();
+    CHECK(cache->computed(cache->start({.tokens = counting(49)}).value().request) == 0);
+  }
+}
+
+TEST_CASE("a withdrawal refuses what cannot be, and changes nothing") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    const StateCheck right = serve_checked(*cache, counting(49)).front();
+    const auto refuses = [&](const char* name, auto change) {
+      std::vector<StateFault> faults = {changed(right), changed(right)};
+      change(faults[1]);
+      try {
+        cache->integrity()->withdraw(faults);
+        FAIL("accepted");
+      } catch (const InvalidArgument& error) {
+        CHECK(std::string(error.what()).starts_with(name));
+      }
+    };
+    refuses("faults.kind = 3", [](StateFault& fault) { fault.kind = static_cast<StateFault::Kind>(3); });
+    refuses("faults.check.group = -1", [](StateFault& fault) { fault.check.group = -1; });
+    refuses("faults.check.group = 2", [](StateFault& fault) { fault.check.group = 2; });
+    refuses("faults.check.slot = -1", [](StateFault& fault) { fault.check.slot = SlotId{-1}; });
+    refuses("faults.check.slot = 2147483647",
+            [](StateFault& fault) { fault.check.slot = SlotId{std::numeric_limits<std::int32_t>::max()}; });
+    CHECK(cache->integrity()->usage().faults == std::array<std::int64_t, 3>{});
+    CHECK(cache->computed(cache->start({.tokens = counting(49)}).value().request) == 48);
+  }
+}
+
+TEST_CASE("checkpoints beyond the list of checks stay without checks, and are counted") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    for (Token first = 0; first < 2'000'000 && cache->integrity()->usage().unchecked_states == 0; first += 100) {
+      const RequestId request = cache->start({.tokens = counting(49, first)}).value().request;
+      finish_prompt(*cache, request, 49);
+    }
+    CHECK(cache->integrity()->usage().unchecked_states > 0);
+    const CheckedPrompt last = counting(49, 5'000'000);
+    finish_prompt(*cache, cache->start({.tokens = last}).value().request, 49);
+    const std::int64_t known = std::ssize(taken(*cache));
+    CHECK(known > 0);
+    const RequestId again = cache->start({.tokens = last}).value().request;
+    REQUIRE(cache->computed(again) == 48);
+    const PassRow row{.request = again, .tokens = 1};
+    const PassPlan plan = cache->plan({&row, 1});
+    CHECK(taken(*cache).empty());  // its publication found no room
+    cache->cancel(plan.pass);
+  }
+}
+
+TEST_CASE("whoever writes to checkpoints, no pass reads a wrong state, and nothing else is called wrong") {
+  for (const Combination index : every_combination)
+    for (const Damaged kind : {Damaged::device, Damaged::tiers, Damaged::arena, Damaged::forks, Damaged::weights}) {
+      if (kind == Damaged::arena && in_columns(index)) continue;
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(kind));
+      RandomRuns runs;
+      for_each_seed(100, [&](Random& random, std::uint64_t) {
+        RequestCacheOptions options = random_options(random, index);
+        options.integrity = true;
+        options.scrub = random.chance(20);
+        if (kind == Damaged::arena) draw_arena(random, options);
+        if (kind == Damaged::tiers || random.chance(30)) options.tiers = local_tiers(random, options);
+        RandomEngine engine(random, options);
+        engine.habits = {.changes_weights = kind == Damaged::weights,
+                         .crowds = random.chance(30),
+                         .forks = kind == Damaged::forks,
+                         .trees = random.chance(30),
+                         .damages = true};
+        for (int step = 0; step < 200; ++step) engine.step();
+        runs.add(engine);
+        ++runs.seeds;
+      });
+      if (runs.seeds < 100) continue;
+      CHECK(runs.checks > 100);
+      CHECK(runs.damaged > 100);
+      CHECK(runs.faults > 10);
+      CHECK(runs.withdrawn > 10);
+    }
+}
