@@ -15,7 +15,7 @@ readonly vendor=${1:?cuda or hip} headers=${2:?folder of the Kokkos headers} opt
 readonly build=$checkout/build/vendor-$vendor
 readonly package=$build/kokkos
 readonly isa=$build/isa
-readonly kernels=(launch align_launch step_launch)
+readonly kernels=(launch align_launch step_launch sum_launch)
 readonly kernel_objects=kernels/CMakeFiles/stateport_kernels.dir/src/gpu
 
 absent() {

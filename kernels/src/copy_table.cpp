@@ -256,6 +256,7 @@ CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, s
     const bool aligned = is_aligned(route, units[i % destination.size()].count);
     aligned_ = aligned_ && aligned;
     code_ = std::max(code_, code_for(route, aligned));
+    moves_bytes_ = moves_bytes_ && route.mode == TensorRoute::Mode::bytes;
     has_ds_ = has_ds_ || (route.token_inner && route.mode == TensorRoute::Mode::bytes);
   }
   if (sources.size() == 1) image_ = image_of(destination, routes);

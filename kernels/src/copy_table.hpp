@@ -163,6 +163,8 @@ class CopyTable {
   [[nodiscard]] std::int32_t layers() const noexcept { return layer_starts_.back().layer + 1; }
   /// The images of a table of one source whose slots lie in pinned memory of the host and on the device.
   [[nodiscard]] const ImageRoute& image() const noexcept { return image_; }
+  /// Whether all tensors are in mode bytes.
+  [[nodiscard]] bool moves_bytes() const noexcept { return moves_bytes_; }
   /// The shortest conv window in tokens; INT64_MAX without conv tensors.
   [[nodiscard]] std::int64_t window_min() const noexcept { return window_min_; }
 
@@ -184,6 +186,7 @@ class CopyTable {
   CopyCode code_ = CopyCode::words;
   bool aligned_ = true;
   bool has_ds_ = false;
+  bool moves_bytes_ = true;
   ImageRoute image_;
   std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;

@@ -21,6 +21,9 @@ inline constexpr const char* align_verify_blocks = "stateport::align_verify_bloc
 inline constexpr const char* align_wrote_blocks = "stateport::align_wrote_blocks";
 inline constexpr const char* align_forget_blocks = "stateport::align_forget_blocks";
 inline constexpr const char* gather_by_index = "stateport::gather_by_index";
+inline constexpr const char* copy_slots_with_sums = "stateport::copy_slots_with_sums";
+inline constexpr const char* sum_slots = "stateport::sum_slots";
+inline constexpr const char* settle_checks = "stateport::settle_checks";
 /// Does nothing, and is the first launch of its kind.
 inline constexpr const char* prepare = "stateport::prepare";
 

@@ -6,6 +6,7 @@
 
 #include "copy_table.hpp"
 #include "labels.hpp"
+#include "state_sums.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,10 @@ class Launcher {
   /// there is no row.
   void copy_rows(const char* label, const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
                  std::uint32_t first_source_rows);
+  /// copy_rows of whole states from source 0, which also adds the bytes of a row to the sums of check `conv_shift`, if
+  /// that is not negative. can_sum_copies() holds for the table.
+  void copy_rows_with_sums(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
+                           const CheckSums& sums);
   /// Rows in device memory, looked at when the kernel runs; a row with a negative or too large slot is skipped.
   void copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows, std::uint32_t count,
                            const SlotLimits& limits);

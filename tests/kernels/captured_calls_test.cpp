@@ -6,6 +6,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_integrity.hpp>
 #include <stateport/kernels/state_store.hpp>
 #include <stateport/kernels/step_committer.hpp>
 
@@ -149,6 +150,43 @@ TEST_CASE("a launch that the vendor's runtime refuses throws an error with its l
                        doctest::Contains("stateport::copy_slots_on_device"), BackendError);
 }
 
+TEST_CASE("checks are not captured") {
+  Numbers numbers(4);
+  const StateStore* const store = &numbers.store;
+  const Stream stream = Stream::default_stream();
+  SlotCopier copier(*store);
+  StateIntegrity integrity({&store, 1});
+  const StateCheck check{StateCheck::Kind::published, 0, SlotId{1}, 1, RequestId{1}};
+  const SlotCopy copy = SlotCopy::whole(2, 1);
+  const auto refused = [&](const auto& call) {
+    const Pretending capture({.captures = true});
+    const test::LaunchRecorder recorder;
+    CHECK_THROWS_WITH_AS(call(), doctest::Contains("stream = captures a graph"), InvalidArgument);
+    CHECK(recorder.record().launches.empty());
+  };
+  refused([&] { integrity.begin(stream, {&check, 1}, 1); });
+  integrity.begin(stream, {&check, 1}, 1);
+  refused([&] { integrity.copy_slots(stream, copier, {&copy, 1}); });
+  CHECK(numbers.held()[1] == 1);
+  integrity.copy_slots(stream, copier, {&copy, 1});
+  refused([&] { integrity.end(stream); });
+  integrity.end(stream);
+  integrity.wait(stream);
+  CHECK(integrity.poll().empty());
+  CHECK(integrity.checked() == 1);
+  CHECK(numbers.held()[1] == 2);
+}
+
+TEST_CASE("a launch that is refused is an error of the checks, too") {
+  Numbers numbers(4);
+  const StateStore* const store = &numbers.store;
+  StateIntegrity integrity({&store, 1});
+  const StateCheck check{StateCheck::Kind::read, 0, SlotId{1}, 1, RequestId{}};
+  const Pretending refusal({.refuses_launches = true});
+  CHECK_THROWS_WITH_AS(integrity.begin(Stream::default_stream(), {&check, 1}, 1),
+                       doctest::Contains("stateport::sum_slots"), BackendError);
+}
+
 TEST_CASE("a new object has launched once, so that its first call may be captured") {
   DeviceResource resource;
   const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {.shape = {2, 2, 2}}), {.slots = 8});
@@ -159,9 +197,11 @@ TEST_CASE("a new object has launched once, so that its first call may be capture
     const auto& launches = recorder.record().launches;
     return std::ranges::count(launches, std::string("stateport::prepare"));
   };
-  // Copies of few rows and of many, whole ones of aligned stores and any others, clearing the same, and the copy of a
-  // plan on the device.
-  CHECK(prepared([&] { SlotCopier copier(store); }) == (stages_plans() ? 7 : 0));
+  // Copies of few rows and of many: whole ones of aligned stores, with sums and without, and any others. Clearing the
+  // same, and the copy of a plan on the device.
+  CHECK(prepared([&] { SlotCopier copier(store); }) == (stages_plans() ? 9 : 0));
+  const StateStore* const kept = &store;
+  CHECK(prepared([&] { StateIntegrity integrity({&kept, 1}); }) == (stages_plans() ? 2 : 1));
   const StepScratch conv = StepScratch::strip(store.tensors()[0].base, store.tensors()[0].spec.type, 4, 8, false);
   const StepScratch recurrent{.base = store.tensors()[1].base, .type = store.tensors()[1].spec.type};
   CHECK(prepared([&] { StepCommitter committer(std::vector{conv, recurrent}, store, 1, 1); }) == 1);

@@ -7,7 +7,9 @@
 
 #include "aligned_copy.hpp"
 #include "copy_tile.hpp"
+#include "host_plan.hpp"
 #include "plan_staging.hpp"
+#include "team_sums.hpp"
 #include "tile_part.hpp"
 #include "work_queues.hpp"
 #include "work_share.hpp"
@@ -34,42 +36,6 @@ Launcher::~Launcher() = default;
 
 namespace {
 
-/// Host plans of up to this many rows travel in the smaller of two kernels by value, whose arguments are few.
-constexpr std::uint32_t few_rows = 16;
-constexpr auto many_rows = static_cast<std::uint32_t>(SlotCopier::inline_copies_max);
-
-/// The rows of a plan, as a kernel's argument.
-template <std::uint32_t capacity>
-struct RowsByValue {
-  SlotCopy rows[capacity];
-  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return rows[row]; }
-};
-/// The rows of a plan that was staged, in device memory.
-struct StagedRows {
-  const SlotCopy* rows;
-  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return in_global_memory(rows)[row]; }
-};
-
-/// A plan from the host, and the tiles of its rows: one team for each part of each tile of each row.
-template <class Rows>
-struct HostPlan {
-  CopyTableView table;
-  std::uint32_t first_row;  ///< of those that a launch copies
-  std::uint32_t first_source_rows;
-  Rows rows;
-
-  /// Calls body(row, tile, route, part) for the team's part of a tile, of which each tile has `parts`.
-  template <std::uint32_t parts, class Body>
-  KOKKOS_INLINE_FUNCTION void with_tile_of(const Team& team, const Body& body) const {
-    const auto part = static_cast<std::uint32_t>(team.league_rank());
-    const std::uint32_t item = part / parts;
-    const std::uint32_t row = item / table.tile_count;
-    const std::uint32_t source = first_row + row < first_source_rows ? 0 : 1;
-    const Tile& tile = table.tile_of(source, item - row * table.tile_count);
-    body(rows[first_row + row], tile, table.routes[source * table.tensor_count + tile.tensor], part % parts);
-  }
-};
-
 /// Aligned tiles, whole windows.
 template <bool converts, class Rows>
 struct CopyAligned {
@@ -80,6 +46,19 @@ struct CopyAligned {
         team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute&, std::uint32_t part) {
           copy_aligned_tile<converts>(team, tile, part, row);
         });
+  }
+};
+
+/// The same of copies that are summed.
+template <class Rows>
+struct SumAligned {
+  HostPlan<Rows> plan;
+  CheckSums sums;
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    plan.template with_tile_of<1>(team, [&](const SlotCopy& row, const Tile& tile, const TensorRoute&, std::uint32_t) {
+      copy_and_sum_aligned_tile(team, tile, row, sums);
+    });
   }
 };
 
@@ -159,49 +138,21 @@ struct ClearRows {
   }
 };
 
-template <std::uint32_t capacity>
-RowsByValue<capacity> by_value(std::span<const SlotCopy> rows) {
-  RowsByValue<capacity> copy{};
-  std::ranges::copy(rows, copy.rows);
-  return copy;
-}
-
-/// Launches with one team for each of `parts` parts of each tile of each row: one launch, unless they are more than it
-/// can have. `kernel_of(plan)` makes the functor of a HostPlan. `stages`: whether there may be more than many_rows.
-template <LaunchShape shape, std::uint32_t parts, bool stages = true, class KernelOf>
-void launch_plan(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
-                 std::span<const SlotCopy> rows, std::uint32_t first_source_rows, const KernelOf& kernel_of) {
-  const std::size_t rows_max = launch_items_max / (table.tile_count * parts);
-  const auto launch = [&]<class Rows>(const Rows& carried) {
-    for (std::size_t first = 0; first < rows.size(); first += rows_max) {
-      const std::size_t count = std::min(rows.size() - first, rows_max);
-      auto policy = team_each<shape>(execution_space(stream), count * table.tile_count * parts);
-      add_team_memory(policy, table.has_ds);
-      enqueue(label, policy,
-              kernel_of(HostPlan<Rows>{table, static_cast<std::uint32_t>(first), first_source_rows, carried}));
-    }
-  };
-  if (rows.size() <= few_rows) return launch(by_value<few_rows>(rows));
-  if (rows.size() <= many_rows) return launch(by_value<many_rows>(rows));
-  if constexpr (stages) {
-    launch(StagedRows{staging.stage(stream, rows)});
-    staging.done(stream);
-  }
-}
-
-/// The table for launches that shift nothing: their teams need no memory.
-CopyTableView without_shifts(CopyTableView table) {
-  table.has_ds = false;
-  return table;
-}
-
 template <bool converts>
 void launch_aligned(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                     std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   constexpr LaunchShape shape = converts ? converting_shape : aligned_shape;
   launch_plan<shape, aligned_parts<converts>, !converts>(
-      label, stream, staging, without_shifts(table), rows, first_source_rows,
+      label, stream, &staging, without_shifts(table), rows, first_source_rows,
       []<class Rows>(const HostPlan<Rows>& plan) { return CopyAligned<converts, Rows>{plan}; });
+}
+
+void launch_with_sums(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
+                      std::span<const SlotCopy> rows, const CheckSums& sums) {
+  launch_plan<aligned_shape, 1>(label, stream, &staging, without_shifts(table), rows,
+                                static_cast<std::uint32_t>(rows.size()), [&]<class Rows>(const HostPlan<Rows>& plan) {
+                                  return SumAligned<Rows>{plan, sums};
+                                });
 }
 
 template <CopyCode code>
@@ -209,13 +160,13 @@ void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, 
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   constexpr LaunchShape shape = plan_shape<code>;
   launch_plan<shape, plan_parts<code>>(
-      label, stream, staging, table, rows, first_source_rows,
+      label, stream, &staging, table, rows, first_source_rows,
       []<class Rows>(const HostPlan<Rows>& plan) { return CopyRows<code, Rows>{plan}; });
 }
 
 void launch_clear(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                   std::span<const SlotCopy> rows) {
-  launch_plan<general_shape, 1>(label, stream, staging, without_shifts(table), rows,
+  launch_plan<general_shape, 1>(label, stream, &staging, without_shifts(table), rows,
                                 static_cast<std::uint32_t>(rows.size()),
                                 []<class Rows>(const HostPlan<Rows>& plan) { return ClearRows<Rows>{plan}; });
 }
@@ -253,6 +204,11 @@ void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTabl
   launch(label, stream, staging_->plans, table, rows, first_source_rows);
 }
 
+void Launcher::copy_rows_with_sums(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
+                                   const CheckSums& sums) {
+  launch_with_sums(labels::copy_slots_with_sums, stream, staging_->plans, table, rows, sums);
+}
+
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                                    std::uint32_t count, const SlotLimits& limits) {
   if (table.tile_count == 0) return;
@@ -276,6 +232,8 @@ void Launcher::prepare(const Stream& stream, const CopyTableView& table) {
   for (const std::uint32_t count : {few_rows, many_rows}) {
     const std::span<const SlotCopy> some = std::span(rows).first(count);
     if (table.aligned) copy_aligned_with(table.code)(labels::prepare, stream, staging_->plans, one_tile, some, count);
+    if (table.aligned && table.code == CopyCode::words)
+      launch_with_sums(labels::prepare, stream, staging_->plans, one_tile, some, {});
     copy_with(table.code)(labels::prepare, stream, staging_->plans, one_tile, some, count);
     launch_clear(labels::prepare, stream, staging_->plans, one_tile, some);
   }

@@ -5,6 +5,8 @@
 
 #include "../block_copy.hpp"
 #include "byte_ranges.hpp"
+#include "byte_sums.hpp"
+#include "sum_parts.hpp"
 
 #include <cstring>
 #include <vector>
@@ -36,6 +38,28 @@ void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTabl
     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
       const std::uint32_t source = row < first_source_rows ? 0 : 1;
       copy_range(table.routes[source * table.tensor_count + range.tensor], rows[row], range, nontemporal_min);
+    });
+  });
+}
+
+void Launcher::copy_rows_with_sums(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
+                                   const CheckSums& sums) {
+  if (rows.empty() || table.tile_count == 0) return;
+  const std::uint64_t bytes = slot_bytes_of(table) * rows.size();
+  const std::size_t nontemporal_min = nontemporal_bytes_min(bytes);
+  for_each_thread(stream, labels::copy_slots_with_sums, bytes, [&](std::uint64_t begin, std::uint64_t end) {
+    for_byte_range(table, begin, end, [&](std::uint64_t i, const ElementRange& range) {
+      const TensorRoute& route = table.routes[range.tensor];
+      SlotCopy row = rows[i];
+      const std::int32_t check = row.conv_shift;
+      row.conv_shift = 0;
+      if (check < 0) return copy_range(route, row, range, nontemporal_min);
+      const std::uint64_t first = range.first * route.element_bytes;
+      const PartSum part =
+          copy_and_sum(route.dst_of(row.dst_slot) + first, route.src_of(row.src_slot) + first,
+                       std::size_t{range.count} * route.element_bytes, static_cast<std::uint32_t>(first / 4),
+                       exponent_mask(route.src_type), nontemporal_min);
+      add_to(sums.of(check)[range.tensor], part);
     });
   });
 }

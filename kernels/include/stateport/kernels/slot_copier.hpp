@@ -11,6 +11,7 @@
 
 namespace stateport {
 
+class StateIntegrity;
 class StateStore;
 
 /// Layers [begin, end) of a state, by StateTensorSpec::layer.
@@ -95,6 +96,7 @@ class SlotCopier {
   void clear_slots(const Stream& stream, std::span<const SlotId> slots);
 
  private:
+  friend class StateIntegrity;  // sums what the copies move
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
