@@ -26,9 +26,9 @@ class StateChecks {
   void lost(std::size_t group, SlotId slot) noexcept;
   /// The pass reads the checkpoint in this slot, which its request holds.
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
-  /// A transfer stores the state of this prefix from this slot: the checkpoint that the slot has, or the one before it
-  /// if that one is new.
-  void stored(std::size_t group, SlotId slot, const PrefixHash& prefix);
+  /// A transfer stores the state of this prefix from this slot. `is_lost`: the slot has lost this checkpoint, and may
+  /// have another one by now.
+  void stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost);
   void clear() noexcept;
 
   [[nodiscard]] CheckPlan take();
