@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/c/cache_integrity.h>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
@@ -104,6 +105,7 @@ struct CacheObject final : Object {
   std::vector<stateport_slot_copy> end_copies;
   std::vector<stateport_refused_breakpoint> refused;
   std::vector<stateport_kv_move> kv_moves;
+  std::vector<stateport_state_check> checks;  ///< of the last take_checks
 };
 
 }  // namespace stateport::c

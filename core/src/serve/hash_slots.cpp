@@ -310,6 +310,7 @@ void HashSlots::make_findable(RequestId request, BlockId block, const StateTag& 
   // The state of another prefix with the same key cannot be found any more.
   if (const BlockId before = allocator_.find(hash); before.valid() && published_slot_[before.index()].valid()) {
     book_.news.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
+    if (book_.checks) book_.checks->lost(0, published_slot_[before.index()]);
     published_slot_[before.index()] = {};
   }
   allocator_.withdraw(block);
