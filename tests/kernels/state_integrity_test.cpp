@@ -242,6 +242,20 @@ TEST_CASE("poll answers what is settled, in the order of begin") {
   CHECK(states.integrity.checked() == 5);
 }
 
+TEST_CASE("checks of transfers alone leave nothing to end") {
+  Random random(15);
+  IntegrityStates states(random, test::word_spec(), test::word_spec());
+  states.check(published(SlotId{1}, 5, writing_request), 1);
+  const StateCheck transfers[] = {reading(SlotId{1}, 5), reading(SlotId{1}, 5)};
+  states.begin(transfers, 2);
+  const test::LaunchRecorder recorder;
+  test::fill_slot(random, states.kept, SlotId{1});
+  states.integrity.end(states.stream);
+  CHECK(recorder.record().launches.empty());
+  CHECK(states.faults() == StateFaults{});
+  CHECK(states.integrity.checked() == 3);
+}
+
 TEST_CASE("checks that nobody polled make room, and of many faults the first ones stay") {
   Random random(11);
   IntegrityStates states(random, test::word_spec(), test::word_spec(), 8, {.checks_max = 3});
