@@ -342,7 +342,7 @@ StateCheck = plain_struct("StateCheck", kind=c_int32, group=c_int32, slot=c_int3
 FAULT_KIND = ("changed", "other_state", "not_finite")
 StateFault = plain_struct("StateFault", kind=c_int32, tensor=c_int32, check=StateCheck)
 IntegrityUsage = struct("IntegrityUsage", published=c_int64, reads=c_int64, changed=c_int64, other_state=c_int64,
-                        not_finite=c_int64, withdrawn_states=c_int64, unchecked_states=c_int64)
+                        not_finite=c_int64, withdrawn_states=c_int64, unchecked_states=c_int64, checks_max=c_int64)
 PinnedPrefix = struct("PinnedPrefix", pin=c_uint64, tokens=c_int64, refused=FLAG)
 Prefetch = struct("Prefetch", prefetch=c_uint64, cached_tokens=c_int64, load_tokens=c_int64, load_bytes=c_int64,
                   load_medium=c_int32, refused=FLAG, transfers=POINTER(Transfer), transfer_count=c_size_t)

@@ -59,6 +59,7 @@ stateport_status stateport_request_cache_integrity_usage(stateport_request_cache
                   .other_state = usage.faults[STATEPORT_FAULT_OTHER_STATE],
                   .not_finite = usage.faults[STATEPORT_FAULT_NOT_FINITE],
                   .withdrawn_states = usage.withdrawn_states,
-                  .unchecked_states = usage.unchecked_states});
+                  .unchecked_states = usage.unchecked_states,
+                  .checks_max = usage.checks_max});
   });
 }

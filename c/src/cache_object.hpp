@@ -63,6 +63,8 @@ struct CacheObject final : Object {
     end_copies.reserve(1);
     refused.reserve(requests * breakpoints_max);
     kv_moves.reserve(requests * static_cast<std::size_t>(cache->options().drafts));
+    if (CacheIntegrity* const integrity = cache->integrity())
+      checks.reserve(static_cast<std::size_t>(integrity->usage().checks_max));
     if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 

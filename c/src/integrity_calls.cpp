@@ -29,7 +29,11 @@ std::vector<const StateStore*> addresses(const Stores& stores) {
 struct IntegrityObject final : Object {
   static constexpr Kind kind = Kind::integrity;
   IntegrityObject(Stores of, const IntegrityOptions& options)
-      : Object(kind), stores(std::move(of)), integrity(addresses(stores), options) {}
+      : Object(kind), stores(std::move(of)), integrity(addresses(stores), options) {
+    const auto most = static_cast<std::size_t>(options.checks_max);
+    checks.reserve(most);
+    faults.reserve(most);
+  }
 
   Stores stores;
   StateIntegrity integrity;

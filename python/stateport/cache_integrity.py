@@ -20,7 +20,8 @@ FAULT_KINDS: tuple[str, ...] = _c.FAULT_KIND
 class IntegrityUsage:
     """Since the cache was made. published: checks that remember a checkpoint. reads: checks that compare one. changed,
     other_state, not_finite: faults that `withdraw` was told. withdrawn_states: checkpoints that it took back.
-    unchecked_states: checkpoints that found no room in the list of checks."""
+    unchecked_states: checkpoints that found no room in the list of checks. checks_max: the most checks that one
+    take_checks answers; StateIntegrity needs at least that."""
 
     published: int
     reads: int
@@ -29,6 +30,7 @@ class IntegrityUsage:
     not_finite: int
     withdrawn_states: int
     unchecked_states: int
+    checks_max: int
 
 
 class CacheIntegrity(_library.Object):

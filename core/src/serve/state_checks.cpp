@@ -22,6 +22,7 @@ StateChecks::StateChecks(const RequestCacheOptions& options) {
   // One call publishes into each place at most twice, once by a load, and stores what the place had before; each
   // request reads one state of each group.
   const std::size_t most = 4 * all + 2 * index_rows(options) * group_count(options);
+  usage.checks_max = static_cast<std::int64_t>(most);
   checks_.reserve(most);
   taken_.reserve(most);
   constexpr std::size_t stored_min = 1024;
@@ -32,7 +33,7 @@ void StateChecks::published(std::size_t group, SlotId slot, RequestId request, b
   Place& place = at(group, slot);
   place.content = 0;
   place.is_found = false;
-  if (checks_.size() == checks_.capacity()) {
+  if (std::cmp_equal(checks_.size(), usage.checks_max)) {
     ++usage.unchecked_states;
     return;
   }
@@ -54,7 +55,7 @@ void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
 
 /// The bytes of a checkpoint that the same list publishes are summed with it: there is nothing to compare yet.
 void StateChecks::push_read(const StateCheck& check) {
-  if (check.content == 0 || check.content > known_content_ || checks_.size() == checks_.capacity()) return;
+  if (check.content == 0 || check.content > known_content_ || std::cmp_equal(checks_.size(), usage.checks_max)) return;
   checks_.push_back(check);
 }
 

@@ -55,6 +55,7 @@ typedef struct stateport_integrity_usage {
   int64_t not_finite;        ///< the same
   int64_t withdrawn_states;  ///< checkpoints that withdraw took back
   int64_t unchecked_states;  ///< checkpoints that found no room in the list of checks
+  int64_t checks_max;  ///< the most checks that one take_checks answers; stateport_integrity_options has at least that
 } stateport_integrity_usage;
 
 /// The checks that were decided since the last call, in order. They lie in memory of the cache until the next
