@@ -12,6 +12,8 @@ from stateport._arrays import (
     REFUSED_BREAKPOINT,
     SLOT_COPY,
     SLOT_IMAGE,
+    STATE_CHECK,
+    STATE_FAULT,
     STATE_SAVE,
     STEP_COMMIT,
     TRANSFER,
