@@ -827,6 +827,8 @@ void RandomEngine::begin(TransferPlan transfers, bool more_work) {
     world_.begin(transfer);
     if (marked_ != nullptr) marked_->begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);
+    if (is_load(transfer) && transfer.image.content == CacheContent::state)
+      loaded_.insert({transfer.image.group, SlotId{transfer.place}});
   }
   if (!more_work) end_checks();
 }
@@ -842,7 +844,10 @@ void RandomEngine::begin_checks() {
 
 /// A fault is one of a checkpoint that was damaged.
 void RandomEngine::do_check(const StateCheck& check) {
-  if (check.kind == StateCheck::Kind::published) kept_[check.content] = check;
+  if (check.kind == StateCheck::Kind::published) {
+    kept_[check.content] = check;
+    loaded_.erase({check.group, check.slot});
+  }
   checks += check.kind == StateCheck::Kind::read;
   const std::optional<StateFault::Kind> kind = world_.check(check);
   if (!kind) return;
@@ -883,6 +888,7 @@ void RandomEngine::damage() {
   const StateCheck check = at->second;
   kept_.erase(at);
   const auto group = static_cast<std::size_t>(check.group);
+  if (loaded_.contains({check.group, check.slot})) return;  // its checkpoint is not published yet
   if (world_.check({.group = check.group, .slot = check.slot, .content = check.content, .request = {}})) return;
   for (const auto& [id, live] : running_) {
     const auto is_in = [&](const std::optional<Batch>& batch) {

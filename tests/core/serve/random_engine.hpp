@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace stateport::test {
@@ -185,11 +186,12 @@ class RandomEngine : public RandomCounts {
   std::vector<Transfer> under_way_;
   std::shared_ptr<Prefixes> prefixes_;
   std::optional<ArenaWorld> arena_;
-  std::vector<StateCheck> checks_;            ///< of the answer that is being carried out
-  std::vector<StateFault> faults_;            ///< that the cache has not heard of
-  std::set<RequestId> readers_;               ///< of wrong states, in the pass that is planned
-  std::map<std::uint64_t, StateCheck> kept_;  ///< checkpoints by their content, with damages
-  std::set<std::uint64_t> damaged_;           ///< contents
+  std::vector<StateCheck> checks_;                    ///< of the answer that is being carried out
+  std::vector<StateFault> faults_;                    ///< that the cache has not heard of
+  std::set<RequestId> readers_;                       ///< of wrong states, in the pass that is planned
+  std::map<std::uint64_t, StateCheck> kept_;          ///< checkpoints by their content, with damages
+  std::set<std::pair<std::int32_t, SlotId>> loaded_;  ///< groups and slots that loads write, or have written last
+  std::set<std::uint64_t> damaged_;                   ///< contents
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 
