@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/state_integrity.hpp>
+
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/core/model/error.hpp>
-#include <stateport/kernels/state_integrity.hpp>
 
 #include "heap_counter.hpp"
 #include "integrity_states.hpp"
