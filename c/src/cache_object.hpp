@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/c/cache_integrity.h>
+#include <stateport/c/state_check.h>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 

@@ -69,7 +69,8 @@ void StateChecks::read(std::size_t group, SlotId slot, RequestId request, std::u
 
 void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost) {
   const Place& place = at(group, slot);
-  const std::uint64_t content = is_lost ? place.left : place.content;
+  const bool is_new = place.content > known_content_;
+  const std::uint64_t content = is_new && is_lost ? place.left : place.content;
   push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content, .request = {}});
   stored_[next_stored_] = {.content = content, .prefix = prefix};
   next_stored_ = (next_stored_ + 1) % stored_.size();

@@ -26,8 +26,8 @@ class StateChecks {
   void lost(std::size_t group, SlotId slot) noexcept;
   /// The pass reads the checkpoint in this slot, which its request holds.
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
-  /// A transfer stores the state of this prefix from this slot. `is_lost`: the slot has lost this checkpoint, and may
-  /// have another one by now.
+  /// A transfer stores the state of this prefix from this slot. `is_lost`: if the slot has a new checkpoint, it is the
+  /// one before that.
   void stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost);
   void clear() noexcept;
 

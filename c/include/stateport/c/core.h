@@ -49,6 +49,7 @@
 #include <stateport/c/request_types.h>    // IWYU pragma: export
 #include <stateport/c/slot_allocator.h>   // IWYU pragma: export
 #include <stateport/c/spec.h>             // IWYU pragma: export
+#include <stateport/c/state_check.h>      // IWYU pragma: export
 #include <stateport/c/statistics.h>       // IWYU pragma: export
 #include <stateport/c/status.h>           // IWYU pragma: export
 #include <stateport/c/transfers.h>        // IWYU pragma: export
