@@ -42,6 +42,8 @@ SHIFT_DS = Path(loads=4, stores=0)
 # Two packs of eight fp32, each of which becomes 16 bytes.
 CONVERT = Path(loads=4, stores=2)
 CLEAR = Path(loads=0, stores=1)
+# Words that are read to be summed.
+SUM = Path(loads=4, stores=0)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ BYTES = (COPY, REMAINDER, *SHIFT_SD, SHIFT_DS)
 RULES = [
     Rule("CopyAlignedILb0E", (ALIGNED,), barriers=2, registers=32),
     Rule("CopyAlignedILb1E", (COPY, QUADS), barriers=2, registers=40),
+    Rule("SumAligned", (ALIGNED,), barriers=11, registers=32),
+    Rule("SumRows", (SUM,), barriers=11),
+    Rule("SettleChecks", (), barriers=11, fences=1, registers=48, generic=4),
     Rule("CopyRows0", BYTES, barriers=4, registers=48),
     Rule("CopyRows1", (*BYTES, CONVERT), barriers=4, registers=CUDA_GENERAL_REGISTERS),
     Rule("CopyRows2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=4, registers=CUDA_GENERAL_REGISTERS),

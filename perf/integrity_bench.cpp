@@ -52,25 +52,25 @@ class CheckedCopies {
       checks.push_back({.kind = StateCheck::Kind::published, .slot = SlotId{slot}, .content = 1});
     }
     save_.copy_slots(stream_, plan_);
-    integrity_.begin(stream_, checks, 0);
+    integrity_.begin(stream_, checks);
     integrity_.end(stream_);
     poll();
   }
 
   void summed(int round) {
-    integrity_.begin(stream_, part(checks_, round), 1);
+    integrity_.begin(stream_, part(checks_, round));
     integrity_.copy_slots(stream_, copier(), part(plan_, round));
     integrity_.end(stream_);
     poll();
   }
   void apart(int round) {
-    integrity_.begin(stream_, part(checks_, round), 1);
+    integrity_.begin(stream_, part(checks_, round));
     plain(round);
     integrity_.end(stream_);
     poll();
   }
   void sums(int round) {
-    integrity_.begin(stream_, part(checks_, round), 1);
+    integrity_.begin(stream_, part(checks_, round));
     integrity_.end(stream_);
     poll();
   }

@@ -43,14 +43,14 @@ bool same_states(std::span<const StateTensorView> tensors, std::int32_t slots, c
   return slots == store.slots() && std::ranges::equal(tensors, store.tensors(), same);
 }
 
-std::optional<StateFault> fault_of(std::uint32_t verdict, const StateCheck& check, std::uint64_t pass) {
+std::optional<StateFault> fault_of(std::uint32_t verdict, const StateCheck& check) {
   const auto code = static_cast<VerdictCode>(verdict % (1u << kernels::verdict_code_bits));
   if (code == VerdictCode::passed) return {};
   const StateFault::Kind kind = code == VerdictCode::changed       ? StateFault::Kind::changed
                                 : code == VerdictCode::other_state ? StateFault::Kind::other_state
                                                                    : StateFault::Kind::not_finite;
   const auto tensors = static_cast<std::int32_t>(verdict >> kernels::verdict_code_bits);
-  return StateFault{.kind = kind, .tensor = tensors - 1, .pass = pass, .check = check};
+  return StateFault{.kind = kind, .tensor = tensors - 1, .check = check};
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ class StateIntegrity::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void begin(const Stream& stream, CheckPlan checks, std::uint64_t pass) {
+  void begin(const Stream& stream, CheckPlan checks) {
     require_state(!open_, "begin", "end() of the checks before is due");
     require_not_captured(stream);
     validate(checks);
@@ -82,7 +82,7 @@ class StateIntegrity::Impl {
     transfer_turn_ = ++turn_;
     first_turn_ = ++turn_;
     bool transfers = false;
-    for (const StateCheck& check : checks) transfers = add(check, pass) || transfers;
+    for (const StateCheck& check : checks) transfers = add(check) || transfers;
     open_ = true;
     link();
     if (transfers) settle(stream, transfer_turn_, transfer_turn_);
@@ -161,7 +161,6 @@ class StateIntegrity::Impl {
   /// A check that is under way.
   struct Begun {
     StateCheck check;
-    std::uint64_t pass = 0;
     std::uint64_t turn = 0;
     std::int32_t next = -1;  ///< the next one of the slot and the kind whose copy has not been seen
     bool summed = false;
@@ -223,7 +222,7 @@ class StateIntegrity::Impl {
   }
 
   /// Returns whether the check is settled by begin().
-  bool add(const StateCheck& check, std::uint64_t pass) {
+  bool add(const StateCheck& check) {
     SlotMarks& marks = marks_of(check);
     const bool published = check.kind == StateCheck::Kind::published;
     // A transfer of a state that this answer publishes reads it later.
@@ -235,7 +234,7 @@ class StateIntegrity::Impl {
     }
     const std::uint64_t turn = at_once ? transfer_turn_ : turn_;
     const auto index = static_cast<std::size_t>(next_check_ % checks_max_);
-    begun_[index] = {.check = check, .pass = pass, .turn = turn};
+    begun_[index] = {.check = check, .turn = turn};
     ring_.entries[index] = {.content = check.content,
                             .slot = check.slot.value(),
                             .group = check.group,
@@ -297,7 +296,7 @@ class StateIntegrity::Impl {
       const auto index = static_cast<std::size_t>(collected_ % checks_max_);
       const auto verdict = std::atomic_ref(ring_.entries[index].verdict).load(std::memory_order_acquire);
       if (verdict == static_cast<std::uint32_t>(VerdictCode::pending)) return;
-      const auto fault = fault_of(verdict, begun_[index].check, begun_[index].pass);
+      const auto fault = fault_of(verdict, begun_[index].check);
       if (fault && faults_.size() < begun_.size()) faults_.push_back(*fault);
     }
   }
@@ -339,8 +338,8 @@ StateIntegrity::StateIntegrity(StateIntegrity&&) noexcept = default;
 StateIntegrity& StateIntegrity::operator=(StateIntegrity&&) noexcept = default;
 StateIntegrity::~StateIntegrity() = default;
 
-void StateIntegrity::begin(const Stream& stream, CheckPlan checks, std::uint64_t pass) {
-  impl_->begin(stream, checks, pass);
+void StateIntegrity::begin(const Stream& stream, CheckPlan checks) {
+  impl_->begin(stream, checks);
 }
 void StateIntegrity::copy_slots(const Stream& stream, SlotCopier& copier, CopyPlan plan, std::int32_t group) {
   impl_->copy_slots(stream, copier, plan, group);

@@ -164,8 +164,8 @@ TEST_CASE("checks are not captured") {
     CHECK_THROWS_WITH_AS(call(), doctest::Contains("stream = captures a graph"), InvalidArgument);
     CHECK(recorder.record().launches.empty());
   };
-  refused([&] { integrity.begin(stream, {&check, 1}, 1); });
-  integrity.begin(stream, {&check, 1}, 1);
+  refused([&] { integrity.begin(stream, {&check, 1}); });
+  integrity.begin(stream, {&check, 1});
   refused([&] { integrity.copy_slots(stream, copier, {&copy, 1}); });
   CHECK(numbers.held()[1] == 1);
   integrity.copy_slots(stream, copier, {&copy, 1});
@@ -183,7 +183,7 @@ TEST_CASE("a launch that is refused is an error of the checks, too") {
   StateIntegrity integrity({&store, 1});
   const StateCheck check{StateCheck::Kind::read, 0, SlotId{1}, 1, RequestId{}};
   const Pretending refusal({.refuses_launches = true});
-  CHECK_THROWS_WITH_AS(integrity.begin(Stream::default_stream(), {&check, 1}, 1),
+  CHECK_THROWS_WITH_AS(integrity.begin(Stream::default_stream(), {&check, 1}),
                        doctest::Contains("stateport::sum_slots"), BackendError);
 }
 

@@ -279,7 +279,8 @@ TEST_CASE("every fault of an engine is answered with its tensor, pass, slot and 
       for (const Read read : {Read::copied, Read::in_place, Read::transferred}) {
         const StateCheck check = reading(victim, 7, read == Read::transferred ? RequestId{} : user);
         CHECK(play(damage, false, copies, read, check) == StateFaults{});
-        CHECK(play(damage, true, copies, read, check) == StateFaults{{FaultKind::changed, damage.tensor, 2, check}});
+        CHECK(play(damage, true, copies, read, check) ==
+              StateFaults{test::fault(FaultKind::changed, damage.tensor, 2, check)});
       }
   }
 }
@@ -296,7 +297,8 @@ TEST_CASE("the exchange of two checkpoints is a fault of both") {
   }
   const StateCheck reads[] = {reading(victim, 7, user), bystander_read};
   states.check(reads, 2);
-  CHECK(states.faults() == StateFaults{{FaultKind::changed, 0, 2, reads[0]}, {FaultKind::changed, 0, 2, reads[1]}});
+  CHECK(states.faults() ==
+        StateFaults{test::fault(FaultKind::changed, 0, 2, reads[0]), test::fault(FaultKind::changed, 0, 2, reads[1])});
 }
 
 TEST_CASE("what lies between elements, between slots and in other slots is no fault") {
@@ -335,20 +337,20 @@ const Mistake mistakes[] = {
        s.publish(made, source_slot, 1);
        if (wrong) s.publish(published(victim, 8, maker), SlotId{2}, 2);
        s.restore(read_victim, target_slot, 3);
-       return StateFaults{{FaultKind::other_state, -1, 3, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 3, read_victim)};
      }},
     {"the copy of a checkpoint and its check are left out: the slot holds an older one",
      [](IntegrityStates& s, bool wrong) {
        publish_older(s);
        if (!wrong) s.publish(made, source_slot, 2);
        s.restore(read_victim, target_slot, 3);
-       return StateFaults{{FaultKind::other_state, -1, 3, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 3, read_victim)};
      }},
     {"a slot is read in which nothing was ever published",
      [](IntegrityStates& s, bool wrong) {
        if (!wrong) s.publish(made, source_slot, 1);
        s.check(read_victim, 3);
-       return StateFaults{{FaultKind::other_state, -1, 3, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 3, read_victim)};
      }},
     {"a pass reads the checkpoint before the commit that makes it",
      [](IntegrityStates& s, bool wrong) {
@@ -356,7 +358,7 @@ const Mistake mistakes[] = {
        if (!wrong) s.publish(made, source_slot, 2);
        s.restore(read_victim, target_slot, 2);
        if (wrong) s.publish(made, source_slot, 2);
-       return StateFaults{{FaultKind::other_state, -1, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 2, read_victim)};
      }},
     {"a request reads the slot of another request's checkpoint",
      [](IntegrityStates& s, bool wrong) {
@@ -364,21 +366,21 @@ const Mistake mistakes[] = {
        s.check(bystander_made, 1);
        const StateCheck check = reading(wrong ? bystander : victim, 7, user);
        s.restore(check, target_slot, 2);
-       return StateFaults{{FaultKind::other_state, -1, 2, check}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 2, check)};
      }},
     {"equal bytes of another publication are another state",
      [](IntegrityStates& s, bool wrong) {
        s.publish(made, source_slot, 1);
        if (wrong) s.publish(published(victim, 8, maker), source_slot, 1);
        s.check(read_victim, 2);
-       return StateFaults{{FaultKind::other_state, -1, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 2, read_victim)};
      }},
     {"one answer publishes a slot twice: the first checkpoint is gone",
      [](IntegrityStates& s, bool wrong) {
        const StateCheck both[] = {published(victim, wrong ? 7 : 6, maker), published(victim, wrong ? 8 : 7, maker)};
        s.check(both, 1);
        s.check(read_victim, 2);
-       return StateFaults{{FaultKind::other_state, -1, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::other_state, -1, 2, read_victim)};
      }},
     {"the kernels that make the checkpoint run after its check, on another stream",
      [](IntegrityStates& s, bool wrong) {
@@ -387,7 +389,7 @@ const Mistake mistakes[] = {
        s.check(made, 1);
        if (wrong) test::fill_slot(random, s.kept, victim);
        s.restore(read_victim, target_slot, 2);
-       return StateFaults{{FaultKind::changed, 0, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::changed, 0, 2, read_victim)};
      }},
     {"the kernel of the last layer runs after the check",
      [](IntegrityStates& s, bool wrong) {
@@ -395,7 +397,7 @@ const Mistake mistakes[] = {
        s.check(made, 1);
        if (wrong) overwrite(s, 5, 0, 128, 3);
        s.check(read_victim, 2);
-       return StateFaults{{FaultKind::changed, 5, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::changed, 5, 2, read_victim)};
      }},
     {"the copy of the checkpoint is not on the stream of its check, and runs later",
      [](IntegrityStates& s, bool wrong) {
@@ -403,7 +405,7 @@ const Mistake mistakes[] = {
        s.check(made, 1);
        if (wrong) save(s, source_slot, victim);
        s.restore(read_victim, target_slot, 2);
-       return StateFaults{{FaultKind::changed, 0, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::changed, 0, 2, read_victim)};
      }},
     {"half of the layers are copied after the check",
      [](IntegrityStates& s, bool wrong) {
@@ -411,17 +413,17 @@ const Mistake mistakes[] = {
        s.check(made, 1);
        save(s, source_slot, victim, {.begin = 2, .end = 3});
        s.restore(read_victim, target_slot, 2);
-       return StateFaults{{FaultKind::changed, 4, 2, read_victim}};
+       return StateFaults{test::fault(FaultKind::changed, 4, 2, read_victim)};
      }},
     {"the checkpoint is copied into another slot than it is published in, over another checkpoint",
      [](IntegrityStates& s, bool wrong) {
        s.check(bystander_made, 1);
-       s.integrity.begin(s.stream, {&made, 1}, 2);
+       s.begin({&made, 1}, 2);
        const SlotCopy copy = SlotCopy::whole(source_slot, wrong ? bystander : victim);
        s.integrity.copy_slots(s.stream, s.save, {&copy, 1});
        s.integrity.end(s.stream);
        s.restore(bystander_read, target_slot, 3);
-       return StateFaults{{FaultKind::changed, 0, 3, bystander_read}};
+       return StateFaults{test::fault(FaultKind::changed, 0, 3, bystander_read)};
      }},
     {"a transfer writes a new state into the slot before the old one is read out",
      [](IntegrityStates& s, bool wrong) {
@@ -429,10 +431,10 @@ const Mistake mistakes[] = {
        const StateCheck demotes = reading(victim, 7);
        const StateCheck both[] = {demotes, published(victim, 8, maker)};
        if (wrong) save(s, SlotId{2}, victim);
-       s.integrity.begin(s.stream, both, 2);
+       s.begin(both, 2);
        save(s, SlotId{2}, victim);
        s.integrity.end(s.stream);
-       return StateFaults{{FaultKind::changed, 0, 2, demotes}};
+       return StateFaults{test::fault(FaultKind::changed, 0, 2, demotes)};
      }},
 };
 
@@ -497,8 +499,8 @@ TEST_CASE("an infinity or a NaN is found in every type, when a state is publishe
           }
           const StateCheck check = reading(victim, 7, user);
           states.restore(check, target_slot, 2);
-          CHECK(states.faults() == (looked_at ? StateFaults{{FaultKind::not_finite, tensor, 1, made},
-                                                            {FaultKind::not_finite, tensor, 2, check}}
+          CHECK(states.faults() == (looked_at ? StateFaults{test::fault(FaultKind::not_finite, tensor, 1, made),
+                                                            test::fault(FaultKind::not_finite, tensor, 2, check)}
                                               : StateFaults{}));
         }
 }
@@ -522,9 +524,9 @@ TEST_CASE("numbers that are almost infinite are numbers, and the first tensor wi
   fill(5, 0x7C00, 0);
   fill(2, 0, 0x7C01);
   states.check(made, 2);
-  CHECK(states.faults() == StateFaults{{FaultKind::not_finite, 2, 2, made}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::not_finite, 2, 2, made)});
   fill(0, 0x7F80, 0);
   fill(2, 0, 0);
   states.check(made, 3);
-  CHECK(states.faults() == StateFaults{{FaultKind::not_finite, 0, 3, made}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::not_finite, 0, 3, made)});
 }

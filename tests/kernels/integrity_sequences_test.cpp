@@ -40,11 +40,10 @@ class IntegrityModel {
 
   /// `copies_are_summed`: a check whose copy is seen looks at the bytes of that moment, others at those of end().
   void begin(CheckPlan checks, std::uint64_t pass, bool copies_are_summed) {
-    pass_ = pass;
     copies_are_summed_ = copies_are_summed;
     open_.clear();
     for (std::size_t i = 0; i < checks.size(); ++i) {
-      Open open{.check = checks[i]};
+      Open open{.check = test::in_pass(checks[i], pass)};
       const bool transfer = checks[i].kind == StateCheck::Kind::read && !checks[i].request.valid();
       open.is_settled = transfer && std::ranges::none_of(checks.first(i), [&](const StateCheck& before) {
                           return before.kind == StateCheck::Kind::published && before.slot == checks[i].slot;
@@ -92,7 +91,7 @@ class IntegrityModel {
 
   [[nodiscard]] std::optional<StateFault> fault_of(const Open& open) const {
     const Slot& slot = slots_[open.check.slot.index()];
-    StateFault fault{.kind = FaultKind::other_state, .pass = pass_, .check = open.check};
+    StateFault fault{.kind = FaultKind::other_state, .check = open.check};
     if (slot.content != open.check.content) return fault;
     for (std::size_t i = 0; i < slot.state.size(); ++i)
       if (slot.state[i] != (*open.looked_at)[i]) {
@@ -111,7 +110,6 @@ class IntegrityModel {
 
   const StateStore& kept_;
   std::vector<Slot> slots_;
-  std::uint64_t pass_ = 0;
   bool copies_are_summed_ = false;
   std::vector<Open> open_;
 };
@@ -132,7 +130,7 @@ class RandomService {
     const std::vector<StateCheck> checks = draw_checks();
     if (random_.chance(30)) damage();
     model_.begin(checks, pass_, words_);
-    states_.integrity.begin(states_.stream, checks, pass_);
+    states_.begin(checks, pass_);
     if (random_.chance(20)) damage();
     for (std::int32_t calls = random_.between32(0, 2); calls > 0; --calls) {
       copy(checks);
@@ -282,7 +280,7 @@ TEST_CASE("restores of checkpoints that nobody touches raise no alarm") {
   std::vector<StateCheck> checks;
   std::vector<SlotCopy> plan;
   const auto pass = [&](SlotCopier& copier) {
-    states.integrity.begin(states.stream, checks, done);
+    states.begin(checks, done);
     states.integrity.copy_slots(states.stream, copier, plan);
     states.integrity.end(states.stream);
     checks.clear();

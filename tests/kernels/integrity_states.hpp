@@ -29,9 +29,10 @@ struct doctest::StringMaker<stateport::StateFault> {
   static String convert(const stateport::StateFault& fault) {
     const auto text = [](auto number) { return std::to_string(number); };
     const std::string said = "kind " + text(static_cast<int>(fault.kind)) + " tensor " + text(fault.tensor) + " pass " +
-                             text(fault.pass) + " check {" + text(static_cast<int>(fault.check.kind)) + ", group " +
-                             text(fault.check.group) + ", slot " + text(fault.check.slot.value()) + ", content " +
-                             text(fault.check.content) + ", request " + text(fault.check.request.value()) + "}";
+                             text(fault.check.pass) + " check {" + text(static_cast<int>(fault.check.kind)) +
+                             ", group " + text(fault.check.group) + ", slot " + text(fault.check.slot.value()) +
+                             ", content " + text(fault.check.content) + ", request " +
+                             text(fault.check.request.value()) + "}";
     return said.c_str();
   }
 };
@@ -125,6 +126,16 @@ constexpr StateCheck reading(SlotId slot, std::uint64_t content, RequestId reque
   return {StateCheck::Kind::read, group, slot, content, request};
 }
 
+/// The check in a pass.
+constexpr StateCheck in_pass(StateCheck check, std::uint64_t pass) {
+  check.pass = pass;
+  return check;
+}
+/// A fault of a check in a pass.
+constexpr StateFault fault(FaultKind kind, std::int32_t tensor, std::uint64_t pass, const StateCheck& check) {
+  return {.kind = kind, .tensor = tensor, .check = in_pass(check, pass)};
+}
+
 /// All faults that are known once the stream is done.
 inline StateFaults faults_after(StateIntegrity& integrity, const Stream& stream) {
   integrity.wait(stream);
@@ -188,23 +199,29 @@ class IntegrityStates {
     }
   }
 
+  /// Begins checks in a pass.
+  void begin(CheckPlan checks, std::uint64_t pass) {
+    begun_.clear();
+    for (const StateCheck& check : checks) begun_.push_back(in_pass(check, pass));
+    integrity.begin(stream, begun_);
+  }
   /// Copies a live state to a checkpoint, which the check publishes.
   void publish(const StateCheck& check, SlotId from, std::uint64_t pass) {
-    integrity.begin(stream, {&check, 1}, pass);
+    begin({&check, 1}, pass);
     const SlotCopy copy = SlotCopy::whole(from, check.slot);
     integrity.copy_slots(stream, save, {&copy, 1});
     integrity.end(stream);
   }
   /// Copies a checkpoint to a live state.
   void restore(const StateCheck& check, SlotId to, std::uint64_t pass) {
-    integrity.begin(stream, {&check, 1}, pass);
+    begin({&check, 1}, pass);
     const SlotCopy copy = SlotCopy::whole(check.slot, to);
     integrity.copy_slots(stream, load, {&copy, 1});
     integrity.end(stream);
   }
   /// Checks of states that kernels of the engine write or read.
   void check(CheckPlan checks, std::uint64_t pass) {
-    integrity.begin(stream, checks, pass);
+    begin(checks, pass);
     integrity.end(stream);
   }
   void check(const StateCheck& one, std::uint64_t pass) { check({&one, 1}, pass); }
@@ -212,6 +229,7 @@ class IntegrityStates {
 
  private:
   DeviceResource resource_;
+  std::vector<StateCheck> begun_ = std::vector<StateCheck>(64);
 
  public:
   Stream stream = Stream::default_stream();

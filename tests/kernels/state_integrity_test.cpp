@@ -54,12 +54,12 @@ TEST_CASE("a fault names what is wrong, the tensor, the pass and the check") {
   test::flip_bit(states.kept, 3, SlotId{2}, 17, 6);
   const StateCheck read = reading(SlotId{2}, 7, reading_request);
   states.restore(read, SlotId{5}, 2);
-  CHECK(states.faults() == StateFaults{{FaultKind::changed, 3, 2, read}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::changed, 3, 2, read)});
   states.check(read, 3);
-  CHECK(states.faults() == StateFaults{{FaultKind::changed, 3, 3, read}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::changed, 3, 3, read)});
   const StateCheck other = reading(SlotId{2}, 8, reading_request);
   states.check(other, 4);
-  CHECK(states.faults() == StateFaults{{FaultKind::other_state, -1, 4, other}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::other_state, -1, 4, other)});
   CHECK(states.faults() == StateFaults{});
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("the checks of a slot take its copies one by one") {
   states.publish(published(SlotId{2}, 7, writing_request), SlotId{1}, 1);
   const StateCheck reads[] = {reading(SlotId{2}, 7, RequestId{8}), reading(SlotId{2}, 7, RequestId{9}),
                               reading(SlotId{2}, 7, RequestId{10})};
-  states.integrity.begin(states.stream, reads, 2);
+  states.begin(reads, 2);
   for (const std::int32_t to : {4, 5}) {
     const SlotCopy copy = SlotCopy::whole(2, to);
     states.integrity.copy_slots(states.stream, states.load, {&copy, 1});
@@ -94,14 +94,15 @@ TEST_CASE("the checks of a slot take its copies one by one") {
     if (to == 5) test::flip_bit(states.kept, 0, SlotId{2}, 8, 0);
   }
   states.integrity.end(states.stream);
-  CHECK(states.faults() == StateFaults{{FaultKind::changed, 1, 2, reads[1]}, {FaultKind::changed, 0, 2, reads[2]}});
+  CHECK(states.faults() ==
+        StateFaults{test::fault(FaultKind::changed, 1, 2, reads[1]), test::fault(FaultKind::changed, 0, 2, reads[2])});
 }
 
 TEST_CASE("copies of parts of a state are not taken for copies of it") {
   Random random(5);
   IntegrityStates states(random, test::word_spec(), test::word_spec());
   const StateCheck made[] = {published(SlotId{2}, 7, writing_request), published(SlotId{3}, 8, writing_request)};
-  states.integrity.begin(states.stream, made, 1);
+  states.begin(made, 1);
   const SlotCopy parts[] = {{.src_slot = 1, .dst_slot = 2, .recurrent_src_slot = 5},
                             {.src_slot = -1, .dst_slot = 3, .recurrent_src_slot = 4}};
   states.integrity.copy_slots(states.stream, states.save, parts);
@@ -120,19 +121,19 @@ TEST_CASE("within one store a copy may read one checkpoint and make another") {
   SlotCopier copier(store);
   StateIntegrity integrity(std::vector{&store});
   const StateCheck first = published(SlotId{3}, 1, writing_request);
-  integrity.begin(stream, {&first, 1}, 1);
+  integrity.begin(stream, {&first, 1});
   integrity.end(stream);
   for (const bool damaged : {false, true}) {
     if (damaged) test::flip_bit(store, 4, SlotId{3}, 0, 0);
     const StateCheck both[] = {reading(SlotId{3}, 1, reading_request), published(SlotId{4}, 2, reading_request)};
-    integrity.begin(stream, both, 2);
+    integrity.begin(stream, both);
     const SlotCopy copy = SlotCopy::whole(3, 4);
     integrity.copy_slots(stream, copier, {&copy, 1});
     integrity.end(stream);
     const StateCheck again = reading(SlotId{4}, 2, reading_request);
-    integrity.begin(stream, {&again, 1}, 3);
+    integrity.begin(stream, {&again, 1});
     integrity.end(stream);
-    const StateFaults expected = {{FaultKind::changed, 4, 2, both[0]}};
+    const StateFaults expected = {test::fault(FaultKind::changed, 4, 0, both[0])};
     CHECK(test::faults_after(integrity, stream) == (damaged ? expected : StateFaults{}));
   }
 }
@@ -148,17 +149,17 @@ TEST_CASE("each group has its store and its slots") {
   StateIntegrity integrity(std::vector{&few, &many});
   const StateCheck made[] = {published(SlotId{2}, 1, writing_request, 0), published(SlotId{2}, 1, writing_request, 1),
                              published(SlotId{4}, 2, writing_request, 1)};
-  integrity.begin(stream, made, 1);
+  integrity.begin(stream, made);
   integrity.end(stream);
   CHECK(test::faults_after(integrity, stream) == StateFaults{});
   test::flip_bit(few, 0, SlotId{2}, 5, 5);
   test::flip_bit(many, 5, SlotId{4}, 5, 5);
   const StateCheck reads[] = {reading(SlotId{4}, 2, RequestId{7}, 1), reading(SlotId{2}, 1, RequestId{8}, 1),
                               reading(SlotId{2}, 1, RequestId{9}, 0)};
-  integrity.begin(stream, reads, 2);
+  integrity.begin(stream, reads);
   integrity.end(stream);
   CHECK(test::faults_after(integrity, stream) ==
-        StateFaults{{FaultKind::changed, 5, 2, reads[0]}, {FaultKind::changed, 0, 2, reads[2]}});
+        StateFaults{test::fault(FaultKind::changed, 5, 0, reads[0]), test::fault(FaultKind::changed, 0, 0, reads[2])});
 }
 
 TEST_CASE("images in pinned memory are checked as other checkpoints") {
@@ -174,7 +175,7 @@ TEST_CASE("images in pinned memory are checked as other checkpoints") {
   SlotCopier load(kept, live);
   StateIntegrity integrity(std::vector{&kept});
   const auto copy = [&](const StateCheck& check, SlotCopier& copier, SlotId from, SlotId to) {
-    integrity.begin(stream, {&check, 1}, check.content);
+    integrity.begin(stream, {&check, 1});
     const SlotCopy row = SlotCopy::whole(from, to);
     integrity.copy_slots(stream, copier, {&row, 1});
     integrity.end(stream);
@@ -187,7 +188,7 @@ TEST_CASE("images in pinned memory are checked as other checkpoints") {
     CHECK(test::read_tensor(live, i, SlotId{2}) == test::read_tensor(live, i, SlotId{0}));
   test::flip_bit(kept, 2, SlotId{1}, 3, 3);
   copy(read, load, SlotId{1}, SlotId{2});
-  CHECK(test::faults_after(integrity, stream) == StateFaults{{FaultKind::changed, 2, 9, read}});
+  CHECK(test::faults_after(integrity, stream) == StateFaults{test::fault(FaultKind::changed, 2, 0, read)});
 }
 
 TEST_CASE("plans and lists of any length are checked") {
@@ -207,17 +208,18 @@ TEST_CASE("plans and lists of any length are checked") {
       copies.push_back(SlotCopy::whole(slots - 1 - slot, slot));
       back.push_back(SlotCopy::whole(slot, slot));
     }
-    states.integrity.begin(states.stream, made, 1);
+    states.begin(made, 1);
     states.integrity.copy_slots(states.stream, states.save, copies);
     states.integrity.end(states.stream);
     CHECK(states.faults() == StateFaults{});
     for (const std::int32_t slot : {0, 191, 192, 299}) test::flip_bit(states.kept, 3, SlotId{slot}, 30, 1);
     for (const bool by_copies : {true, false}) {
-      states.integrity.begin(states.stream, reads, 2);
+      states.begin(reads, 2);
       if (by_copies) states.integrity.copy_slots(states.stream, states.load, back);
       states.integrity.end(states.stream);
       StateFaults expected;
-      for (const std::size_t slot : {0u, 191u, 192u, 299u}) expected.push_back({FaultKind::changed, 3, 2, reads[slot]});
+      for (const std::size_t slot : {0u, 191u, 192u, 299u})
+        expected.push_back(test::fault(FaultKind::changed, 3, 2, reads[slot]));
       CHECK(states.faults() == expected);
     }
     CHECK(states.integrity.checked() == 3 * slots);
@@ -229,14 +231,14 @@ TEST_CASE("poll answers what is settled, in the order of begin") {
   IntegrityStates states(random, test::word_spec(), test::word_spec());
   const StateCheck list[] = {reading(SlotId{1}, 5), reading(SlotId{2}, 5, reading_request), reading(SlotId{3}, 5),
                              published(SlotId{4}, 6, writing_request), reading(SlotId{4}, 6)};
-  states.integrity.begin(states.stream, list, 4);
+  states.begin(list, 4);
   states.integrity.wait(states.stream);
   const auto early = states.integrity.poll();
-  CHECK(StateFaults(early.begin(), early.end()) == StateFaults{{FaultKind::other_state, -1, 4, list[0]}});
+  CHECK(StateFaults(early.begin(), early.end()) == StateFaults{test::fault(FaultKind::other_state, -1, 4, list[0])});
   CHECK(states.integrity.checked() == 1);
   states.integrity.end(states.stream);
-  CHECK(states.faults() ==
-        StateFaults{{FaultKind::other_state, -1, 4, list[1]}, {FaultKind::other_state, -1, 4, list[2]}});
+  CHECK(states.faults() == StateFaults{test::fault(FaultKind::other_state, -1, 4, list[1]),
+                                       test::fault(FaultKind::other_state, -1, 4, list[2])});
   CHECK(states.integrity.checked() == 5);
 }
 
@@ -248,7 +250,7 @@ TEST_CASE("checks that nobody polled make room, and of many faults the first one
     std::vector<StateCheck> reads;
     for (std::int32_t i = 0; i < checks; ++i) {
       reads.push_back(reading(SlotId{i}, pass, reading_request));
-      all.push_back({FaultKind::other_state, -1, pass, reads.back()});
+      all.push_back(test::fault(FaultKind::other_state, -1, pass, reads.back()));
     }
     states.check(reads, pass);
   };
@@ -272,7 +274,7 @@ TEST_CASE("no call allocates or waits") {
     StateCheck checks[] = {published(SlotId{2}, pass, writing_request), published(SlotId{3}, pass, writing_request),
                            reading(SlotId{2}, pass)};
     const SlotCopy copy = SlotCopy::whole(1, 2);
-    states.integrity.begin(states.stream, checks, pass);
+    states.begin(checks, pass);
     states.integrity.copy_slots(states.stream, states.save, {&copy, 1});
     states.integrity.end(states.stream);
     for (StateCheck& check : checks) check = reading(SlotId{60}, 99);
@@ -316,7 +318,7 @@ TEST_CASE("wrong arguments are named, and change nothing") {
   const StateCheck good = published(SlotId{2}, 7, writing_request);
   const auto refused = [&](StateCheck second, const char* text) {
     const StateCheck both[] = {good, second};
-    CHECK_THROWS_WITH_AS(states.integrity.begin(states.stream, both, 1), doctest::Contains(text), InvalidArgument);
+    CHECK_THROWS_WITH_AS(states.begin(both, 1), doctest::Contains(text), InvalidArgument);
   };
   refused(reading(SlotId{}, 7), "slot = -1");
   refused(reading(SlotId{8}, 7), "slot = 8");
@@ -324,16 +326,14 @@ TEST_CASE("wrong arguments are named, and change nothing") {
   refused(reading(SlotId{1}, 7, {}, -1), "group = -1");
   refused(reading(SlotId{1}, 7, {}, 1), "group = 1");
   const std::vector<StateCheck> five(5, good);
-  CHECK_THROWS_WITH_AS(states.integrity.begin(states.stream, five, 1), doctest::Contains("checks = 5"),
-                       InvalidArgument);
+  CHECK_THROWS_WITH_AS(states.begin(five, 1), doctest::Contains("checks = 5"), InvalidArgument);
   const SlotCopy copy = SlotCopy::whole(1, 2);
   CHECK_THROWS_WITH_AS(states.integrity.copy_slots(states.stream, states.save, {&copy, 1}),
                        doctest::Contains("begin() comes first"), InvalidState);
   CHECK_THROWS_WITH_AS(states.integrity.end(states.stream), doctest::Contains("begin() comes first"), InvalidState);
 
-  states.integrity.begin(states.stream, {&good, 1}, 1);
-  CHECK_THROWS_WITH_AS(states.integrity.begin(states.stream, {}, 1), doctest::Contains("end() of the checks before"),
-                       InvalidState);
+  states.begin({&good, 1}, 1);
+  CHECK_THROWS_WITH_AS(states.begin({}, 1), doctest::Contains("end() of the checks before"), InvalidState);
   CHECK_THROWS_WITH_AS(states.integrity.copy_slots(states.stream, states.save, {&copy, 1}, 1),
                        doctest::Contains("group = 1"), InvalidArgument);
   SlotCopier other(states.live);
@@ -366,13 +366,13 @@ TEST_CASE("an answer without checks launches nothing, and a moved object goes on
   StateIntegrity moved(std::move(states.integrity));
   {
     const test::LaunchRecorder recorder;
-    moved.begin(states.stream, {}, 2);
+    moved.begin(states.stream, {});
     moved.end(states.stream);
     CHECK(recorder.record().launches.empty());
   }
   const StateCheck read = reading(SlotId{2}, 7, reading_request);
   test::flip_bit(states.kept, 0, SlotId{2}, 0, 0);
-  moved.begin(states.stream, {&read, 1}, 3);
+  moved.begin(states.stream, {&read, 1});
   moved.end(states.stream);
-  CHECK(test::faults_after(moved, states.stream) == StateFaults{{FaultKind::changed, 0, 3, read}});
+  CHECK(test::faults_after(moved, states.stream) == StateFaults{test::fault(FaultKind::changed, 0, 0, read)});
 }

@@ -21,21 +21,23 @@ struct IntegrityOptions {
 
 /// Finds checkpoints whose bytes changed between their publication and their use: a late write, a copy on the wrong
 /// stream, a slot that was given away too early. It keeps a sum of 64 bits for each slot and tensor, in device memory.
-/// A check that publishes a state remembers its sums, one that reads it compares. Copies sum the bytes that they move
-/// anyway; the bytes of other states are read once more.
+/// CacheIntegrity names the checks. One that publishes a state remembers its sums, one that reads it compares. Copies
+/// sum the bytes that they move anyway; the bytes of other states are read once more.
 ///
-///     before a pass:  begin(plan.checks) ─► copy_slots(restores) ─► end ─► [wait ─► poll] ─► forward
-///     after a pass:   begin(commit.checks) ─► kernels of the commit, copy_slots(checkpoints) ─► end
+///     before a pass:  begin(take()) ─► copy_slots(restores) ─► end ─► [wait ─► poll] ─► forward
+///     after a pass:   begin(take()) ─► kernels of the commit, copy_slots(checkpoints) ─► end
 ///     when the engine has waited for a pass: poll, before it trusts the tokens
 ///
-/// What is found. Any change of one word of 32 bits, and of two words unless their changes cancel out by chance (1 in
+/// What is found. Any change of one word of 32 bits, and of more words unless their changes cancel out by chance (1 in
 /// 2^32). A slot of another publication is found by its number, whatever its bytes are. A NaN or an infinity in a
 /// tensor of fp32, fp16 or bf16, or in a scale of int8_block32, is found when the state is published, and again
-/// whenever it is read. What is not found: a source that was wrong before it was copied, but for NaN and infinity; a
-/// write between the check and the forward that reads the state; an attacker who knows the sums.
+/// whenever it is read. Not found are a source that was wrong before it was copied and a published state that was never
+/// written, but for NaN and infinity: the sums are those of the bytes that lie there. Nor are a write between the check
+/// and the forward that reads the state, and an attacker who knows the sums.
 ///
-/// All calls enqueue on the stream of the engine and wait for nothing, but for wait(). No call allocates. None may be
-/// captured into a graph. Not thread-safe. The stores must outlive the object.
+/// All calls enqueue on the stream of the engine and wait for nothing, but for wait(). No call allocates, but for
+/// copy_slots() where SlotCopier allocates. None may be captured into a graph. Not thread-safe. The stores must outlive
+/// the object.
 class StateIntegrity {
  public:
   /// `stores`: one for each group of layers, the one with the checkpoints. Throws InvalidArgument for no store, a null
@@ -45,17 +47,21 @@ class StateIntegrity {
   StateIntegrity& operator=(StateIntegrity&&) noexcept;
   ~StateIntegrity();
 
-  /// Takes checks as CacheIntegrity::take() names them. Enqueues the checks of states that transfers
-  /// read (StateCheck::request is none), because later work of the answer may overwrite them. Waits for the stream if
-  /// more than checks_max checks would be under way. Throws InvalidArgument for more than checks_max checks, a group or
-  /// a slot that is not there, and a stream that is captured; InvalidState if end() is due.
+  /// Takes checks as CacheIntegrity::take() names them. Enqueues the checks of states that transfers read
+  /// (StateCheck::request is none), because later work of the answer may overwrite them; a state that an earlier check
+  /// of the list publishes waits for end(). Waits for the stream if more than checks_max checks would be under way.
+  /// Throws InvalidArgument for more than checks_max checks, a group or a slot that is not there, content 0, and a
+  /// stream that is captured; InvalidState if end() is due, or if there is no room because another stream has not ended
+  /// its checks. O(checks), as end().
   void begin(const Stream& stream, CheckPlan checks);
   /// copier.copy_slots(stream, plan), which also sums the states of one group that begin() named: checkpoints that the
-  /// plan reads are in the source of the copier, those that it publishes in the destination. Throws as that call does,
-  /// and InvalidState before begin().
+  /// plan reads are in the source of the copier, those that it publishes in the destination. The n-th whole copy of a
+  /// slot serves the n-th check of it. Throws as that call does, InvalidState before begin(), and InvalidArgument for a
+  /// group that is not there, a stream that is captured, and a `copier` neither of whose stores has the tensors and the
+  /// slots of the group's store.
   void copy_slots(const Stream& stream, SlotCopier& copier, CopyPlan plan, std::int32_t group = 0);
-  /// Enqueues the sums of all other states that begin() named, then compares or remembers. Throws InvalidState before
-  /// begin().
+  /// Enqueues the sums of all other states that begin() named, then compares or remembers, in the order of the list.
+  /// Throws InvalidState before begin(), and InvalidArgument for a stream that is captured.
   void end(const Stream& stream);
 
   /// The faults of checks that the device has finished, in the order of begin(). Each is answered once. Valid until the
