@@ -4,6 +4,7 @@
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/serve/cache_options.hpp>
+#include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "model.hpp"
@@ -91,6 +92,10 @@ struct CacheCounts {
   std::int64_t forks = 0;           ///< sequences that began as forks
   std::int64_t stale = 0;           ///< sequences that ran when their weights became old
   std::int64_t kv_copies = 0;       ///< the same: KV blocks that were copied out of such an extent
+  std::int64_t checks = 0;          ///< of checkpoints that were read
+  std::int64_t damaged = 0;         ///< checkpoints that something wrote to
+  std::int64_t faults = 0;          ///< of checks, those that failed
+  std::int64_t withdrawn = 0;       ///< checkpoints that the cache took back
   TierCounts tiers;
 
   CacheCounts& operator+=(const CacheCounts& other);
@@ -102,10 +107,11 @@ enum class Fault : std::uint8_t {
   older_split,  ///< align: chunks may pass a block boundary; in a program whose cache publishes blocks unasked
   wrong_shift,  ///< align: a copy that shifts conv windows does so by one token too few
   moved_state,  ///< tree: a split moves the state to its upper part; in a program that was linked with such a tree
-  // These are in programs of their own, too. They need tiers.
+  // The next three are in programs of their own, too. They need tiers.
   early_publish,   ///< an image can be read before the copy that fills it is done
   shallow_load,    ///< a load brings the state of one block before, if there is one
   untyped_images,  ///< neither fingerprints nor images tell the types of their tensors
+  unread_verdicts  ///< with CacheOptions::damage: passes run whatever the checks of their states say
 };
 
 /// Room below the device, in checkpoints with some KV each. None: no tiers.
@@ -153,6 +159,8 @@ struct CacheOptions {
   ShareRunning share;
   bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
   bool held = false;     ///< prefixes are pinned and prefetched, and sessions closed, while requests run
+  bool integrity = false;    ///< checkpoints are checked
+  std::uint64_t damage = 0;  ///< with integrity: seed of what writes to checkpoints; 0: nothing does
   Fault fault = Fault::none;
 };
 
@@ -178,7 +186,11 @@ class EngineCache {
   /// Plans the next batch, in place of the last plan if that has not run. Sets `room` of each row and, if the plan is
   /// complete, `start` and the KV of its sequence. False: it is not complete before the batch before it is settled.
   virtual bool plan(std::span<Row> rows) = 0;
-  virtual void before_forward() = 0;
+  /// Carries out the work before the pass. False: some sequences would read wrong states (is_wrong), and the plan is
+  /// void.
+  virtual bool before_forward() = 0;
+  /// The last before_forward() refused the state of the sequence, which must be preempted.
+  [[nodiscard]] virtual bool is_wrong(const Sequence&) const { return false; }
   /// The state after row.start tokens.
   virtual void read_state(const Row& row, ModelState& state) = 0;
   /// `state` is the one after row.start + done tokens.
@@ -188,8 +200,8 @@ class EngineCache {
   virtual void after_forward(std::span<const Row> rows, std::span<Row> next) = 0;
   /// The state after sequence.computed tokens, while no batch with the sequence runs.
   virtual void final_state(const Sequence& sequence, ModelState& state) = 0;
-  /// The sequence is complete, preempted (it starts again later) or aborted.
-  virtual void stop(Sequence& sequence, bool aborted) = 0;
+  /// If the sequence is preempted it starts again later.
+  virtual void stop(Sequence& sequence, RequestEnd how) = 0;
   /// Forgets everything. No sequence runs.
   virtual void reset() = 0;
   /// Everything that is cached was made by old weights: of all tenants, or of this one. Sequences may run.

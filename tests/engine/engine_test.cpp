@@ -240,3 +240,53 @@ TEST_CASE("every cache gives them when prefixes are pinned and prefetched and se
     CHECK(count.hit_tokens * 20 > count.lookup_tokens);
   }
 }
+
+namespace {
+
+/// Everything that goes on beside checks of checkpoints.
+Draw draw_with_checks(test::Random& random, bool tiers, bool damage) {
+  return {.overlap = random.chance(50),
+          .tiers = tiers,
+          .tenants = random.chance(30),
+          .held = random.chance(20),
+          .arena = random.chance(20),
+          .named = random.chance(20),
+          .weights = random.chance(20),
+          .bursts = random.chance(20),
+          .forks = random.chance(20),
+          .integrity = true,
+          .damage = damage};
+}
+
+}  // namespace
+
+TEST_CASE("every cache gives them when all checkpoints are checked, and no check fails, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) { return draw_with_checks(random, tiers, false); };
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
+    CAPTURE(cache);
+    CHECK(count.checks > 100);
+    CHECK(count.faults == 0);
+    MESSAGE(cache << ": " << count.checks << " checks");
+  }
+}
+
+TEST_CASE("every cache gives them when something writes to checkpoints that no pass may read then") {
+  const auto draw = [](test::Random& random, bool tiers) { return draw_with_checks(random, tiers, true); };
+  for (const auto& [cache, count] : check_combinations(draw, is_of_seed)) {
+    CAPTURE(cache);
+    CHECK(count.faults > 20);
+    CHECK(count.withdrawn > 20);
+    MESSAGE(cache << ": " << count.damaged << " checkpoints written to, " << count.checks << " checks, " << count.faults
+                  << " faults, " << count.withdrawn << " checkpoints withdrawn");
+  }
+}
+
+TEST_CASE("an engine that does not wait for the checks of its states gives other tokens") {
+  for (const std::string_view cache : {"slots", "tree", "align", "tree-align"}) {
+    CAPTURE(cache);
+    const auto found = find_fault(Fault::unread_verdicts, cache, 300, {.damage = true});
+    REQUIRE(found);
+    MESSAGE("found at seed " << found->seed << ": " << found->reported);
+    CHECK(found->causes() <= 3);
+  }
+}

@@ -65,9 +65,11 @@ StateTiersOptions EngineTiers::options_of(const CacheOptions& options, const std
 }
 
 EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
-                         std::vector<const StateStore*> states, StateStore kv, TierCounts& counts)
+                         std::vector<const StateStore*> states, StateStore kv, TierCounts& counts,
+                         EngineIntegrity* integrity)
     : cache_(cache),
       counts_(counts),
+      integrity_(integrity),
       random_(options.tiers.seed),
       hasty_(options.tiers.hasty),
       kv_(std::move(kv)),
@@ -114,10 +116,19 @@ void EngineTiers::attach() {
 }
 
 void EngineTiers::take(TransferPlan transfers) {
-  for (const Transfer& transfer : transfers)
+  for (const Transfer& transfer : transfers) {
     if (transfer.kind != Transfer::Kind::drop) transfers_.emplace(transfer.id, transfer);
+    if (integrity_ != nullptr && transfer.kind == Transfer::Kind::load && transfer.image.content == CacheContent::state)
+      integrity_->expect_load(transfer.image.group, SlotId{transfer.place});
+  }
   let_files_end();
   tiers_.execute(stream_, transfers);
+}
+
+void EngineTiers::take_all(TransferPlan transfers) {
+  if (integrity_ != nullptr) integrity_->begin();
+  take(transfers);
+  if (integrity_ != nullptr) integrity_->end();
 }
 
 void EngineTiers::poll() {
@@ -138,7 +149,7 @@ void EngineTiers::settle() {
     count(found->second, result.status);
     transfers_.erase(found);
   }
-  take(cache_.tiers()->settle(results).transfers);
+  take_all(cache_.tiers()->settle(results).transfers);
 }
 
 void EngineTiers::count(const Transfer& transfer, TransferStatus status) {
@@ -178,7 +189,7 @@ void EngineTiers::drain() {
   if (tiers_.files() == nullptr) return;
   for (std::int64_t written = -1; written < cache_.tiers()->usage(Medium::file).bytes_written;) {
     written = cache_.tiers()->usage(Medium::file).bytes_written;
-    take(cache_.tiers()->drain());
+    take_all(cache_.tiers()->drain());
     wait_for_all();
   }
 }

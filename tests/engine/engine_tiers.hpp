@@ -8,6 +8,7 @@
 #include <stateport/tiers/state_tiers.hpp>
 
 #include "cache.hpp"
+#include "engine_integrity.hpp"
 #include "late_lane.hpp"
 #include "random_numbers.hpp"
 
@@ -25,12 +26,14 @@ namespace stateport::engine {
 class EngineTiers {
  public:
   /// Reports to the cache the images that an earlier engine left in the folder. All but the options must outlive it;
-  /// `states` are the stores of the groups, `kv` the blocks of KV.
+  /// `states` are the stores of the groups, `kv` the blocks of KV. `integrity` may be null.
   EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
-              std::vector<const StateStore*> states, StateStore kv, TierCounts& counts);
+              std::vector<const StateStore*> states, StateStore kv, TierCounts& counts, EngineIntegrity* integrity);
 
   /// Enqueues the transfers of an answer of the cache: before all else that it names.
   void take(TransferPlan transfers);
+  /// The same for an answer that names nothing else.
+  void take_all(TransferPlan transfers);
   /// May end some of the transfers under way.
   void poll();
   /// Tells the cache of all answers that there are.
@@ -55,6 +58,7 @@ class EngineTiers {
 
   RequestCache& cache_;
   TierCounts& counts_;
+  EngineIntegrity* integrity_;
   test::Random random_;
   bool hasty_;
   Stream stream_ = Stream::default_stream();

@@ -33,6 +33,8 @@ struct Arguments {
   bool bursts = false;
   bool forks = false;
   bool arena = false;
+  bool integrity = false;
+  bool damage = false;
 };
 
 Draw given(const Arguments& arguments) {
@@ -44,7 +46,9 @@ Draw given(const Arguments& arguments) {
             .named = arguments.named,
             .weights = arguments.weights,
             .bursts = arguments.bursts,
-            .forks = arguments.forks};
+            .forks = arguments.forks,
+            .integrity = arguments.integrity,
+            .damage = arguments.damage};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -102,6 +106,10 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
   if (arguments.tiers) print(counts.tiers);
   if (arguments.forks) std::printf("%lld forks\n", static_cast<long long>(counts.forks));
+  if (arguments.integrity || arguments.damage)
+    std::printf("%lld checks of checkpoints, %lld of them damaged, %lld faults, %lld withdrawn\n",
+                static_cast<long long>(counts.checks), static_cast<long long>(counts.damaged),
+                static_cast<long long>(counts.faults), static_cast<long long>(counts.withdrawn));
   if (arguments.bursts) std::printf("%lld tokens were waited for\n", static_cast<long long>(counts.awaited_tokens));
   if (arguments.arena)
     std::printf("%lld moves of memory, %lld KV blocks copied\n", static_cast<long long>(counts.memory_moves),
@@ -130,6 +138,8 @@ int main(int argc, char** argv) {
   app.add_flag("--bursts", arguments.bursts, "serve requests that come at once and wait for each other's prefixes");
   app.add_flag("--forks", arguments.forks, "serve requests that go on from what others have computed");
   app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
+  app.add_flag("--integrity", arguments.integrity, "check checkpoints");
+  app.add_flag("--damage", arguments.damage, "check checkpoints, and write to some");
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {

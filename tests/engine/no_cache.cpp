@@ -36,7 +36,7 @@ void NoCache::after_forward(std::span<const Row> rows, std::span<Row>) {
   }
 }
 
-void NoCache::stop(Sequence& sequence, bool) {
+void NoCache::stop(Sequence& sequence, RequestEnd) {
   kv_.release(sequence.kv);
   sequence.kv.clear();
 }

@@ -19,7 +19,7 @@ class NoCache final : public EngineCache {
 
   [[nodiscard]] bool start(Sequence& sequence) override;
   bool plan(std::span<Row> rows) override;
-  void before_forward() override {}
+  bool before_forward() override { return true; }
   void read_state(const Row& row, ModelState& state) override { state = states_[row.sequence->slot][row.start]; }
   void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
     states_[row.sequence->slot][row.start + done] = state;
@@ -28,7 +28,7 @@ class NoCache final : public EngineCache {
   void final_state(const Sequence& sequence, ModelState& state) override {
     state = states_[sequence.slot][sequence.computed];
   }
-  void stop(Sequence& sequence, bool aborted) override;
+  void stop(Sequence& sequence, RequestEnd how) override;
   void reset() override {}
   [[nodiscard]] KvStore& kv() override { return kv_store_; }
   [[nodiscard]] CacheCounts counts() const override { return counts_; }

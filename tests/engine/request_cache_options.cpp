@@ -51,6 +51,7 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
                             .overlap = options.overlap,
                             .scrub = options.tenants,
                             .tenant_quotas = options.tenants ? 2 : 0,
+                            .integrity = options.integrity,
                             .share_running = options.share};
   // A batch that is planned ahead may find that the one before it kept all drafts.
   if (options.overlap) cache.max_request_tokens += 1 + options.drafts;

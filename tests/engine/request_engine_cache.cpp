@@ -49,9 +49,10 @@ bool RequestEngineCache::start(Sequence& sequence) {
                                       .hint = {.session = options_.held ? session_of(sequence.id) : 0},
                                       .breakpoints = sequence.breakpoints});
   if (!started) return false;
-  if (tiers_) tiers_->take(started->transfers);
+  if (tiers_) tiers_->take_all(started->transfers);
   if (options_.tenants && !tiers_) check_own(sequence, started->reused_tokens);
   ids_[static_cast<std::size_t>(sequence.slot)] = started->request;
+  has_begun_[static_cast<std::size_t>(sequence.slot)] = 0;
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
   sequence.computed = started->reused_tokens;
   sequence.loading = started->load.has_value();
@@ -63,6 +64,7 @@ bool RequestEngineCache::fork(Sequence& sequence, const Sequence& other) {
   const auto own = std::span(sequence.tokens).subspan(static_cast<std::size_t>(sequence.fork_at));
   if (!cache_->fork(id(other), own, {&ids_[static_cast<std::size_t>(sequence.slot)], 1})) return false;
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
+  has_begun_[static_cast<std::size_t>(sequence.slot)] = 1;
   sequence.computed = sequence.fork_at;
   if (own.size() == 1) sequence.prefill = sequence.fork_at;  // it decodes
   sequence.loading = false;
@@ -70,12 +72,34 @@ bool RequestEngineCache::fork(Sequence& sequence, const Sequence& other) {
   return true;
 }
 
-void RequestEngineCache::before_forward() {
+bool RequestEngineCache::is_worked_in(const StateCheck& check) const {
+  for (std::size_t slot = 0; slot < ids_.size(); ++slot) {
+    if (has_begun_[slot] == 0) continue;
+    const std::span<const std::int32_t> own = cache_->state(ids_[slot], static_cast<std::size_t>(check.group)).slots;
+    if (std::ranges::find(own, check.slot.value()) != own.end()) return true;
+  }
+  return false;
+}
+
+/// What a pass has written that the cache does not know of yet would be damaged unseen.
+bool RequestEngineCache::before_forward() {
+  if (integrity_ && passes_.size() == 1)
+    integrity_->damage([&](const StateCheck& check) { return is_worked_in(check); });
+  if (integrity_) integrity_->begin_pass();
   const std::int32_t size = options_.block_size;
   for (const std::int32_t block : plan_.scrub.kv_blocks) kv_.forget(block * size, size);
   for (const SlotCopy& copy : plan_.fork_copies) kv_.copy(copy.src_slot * size, copy.dst_slot * size, size);
-  counts_.copies += stores_.before(plan_);
+  counts_.copies += stores_.before(plan_, integrity_ ? &integrity_->sums() : nullptr);
   waits_ = false;
+  if (!integrity_ || integrity_->end_pass()) return true;
+  cancel(passes_.back());
+  passes_.pop_back();
+  return false;
+}
+
+void RequestEngineCache::cancel(PassId pass) {
+  cache_->cancel(pass);
+  if (integrity_) integrity_->cancel();
 }
 
 void RequestEngineCache::hold(const Sequence& sequence, const Namespace& name_space) {
@@ -91,7 +115,7 @@ void RequestEngineCache::hold(const Sequence& sequence, const Namespace& name_sp
     const PinnedPrefix pinned = prefixes.pin(prompt, 0);
     if (pinned.pin > 0) pins_.push_back(pinned.pin);
   } else if (tiers_ && sequence.id % 3 == 1) {
-    tiers_->take(prefixes.prefetch(prompt).transfers);
+    tiers_->take_all(prefixes.prefetch(prompt).transfers);
   }
   if (sequence.id % 5 == 0) static_cast<void>(cache_->sessions()->close(session_of(sequence.id + 1)));
 }
@@ -134,7 +158,7 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
   for (const Row& row : rows) running_[static_cast<std::size_t>(row.sequence->slot)] = row.sequence;
   if (tiers_) tiers_->poll();
   if (waits_) {
-    cache_->cancel(passes_.back());
+    cancel(passes_.back());
     passes_.pop_back();
   }
   if (arena_) arena_->poll();
@@ -142,7 +166,7 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
   // Room for a row may be on its way: given back first, and then mapped.
   for (int tries = 0; arena_ && plan.rows_without_room > 0 && tries < 4; ++tries) {
     arena_->settle_all();
-    cache_->cancel(plan.pass);
+    cancel(plan.pass);
     plan = plan_rows(batch);
   }
   waits_ = true;
@@ -156,8 +180,10 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
 
 PassPlan RequestEngineCache::plan_rows(std::span<const PassRow> batch) {
   const PassPlan plan = cache_->plan(batch);
+  if (integrity_) integrity_->begin();
   if (tiers_) tiers_->take(plan.transfers);
   if (arena_) arena_->take(plan.memory);
+  if (integrity_) integrity_->end();
   return plan;
 }
 
@@ -182,9 +208,13 @@ void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row>
   }
   const PassCommit commit = cache_->commit(passes_.front(), counts, sampled);
   passes_.erase(passes_.begin());
+  for (const Row& row : rows)
+    if (row.sequence != nullptr) has_begun_[static_cast<std::size_t>(row.sequence->slot)] = 1;
+  if (integrity_) integrity_->begin();
   if (tiers_) tiers_->take(commit.transfers);
-  counts_.copies += stores_.after(commit);
+  counts_.copies += stores_.after(commit, integrity_ ? &integrity_->sums() : nullptr);
   if (arena_) arena_->take(commit.memory);
+  if (integrity_) integrity_->end();
   if (commit.next) take(*commit.next, next);
 }
 
@@ -194,10 +224,13 @@ void RequestEngineCache::final_state(const Sequence& sequence, ModelState& state
   stores_.read(states, state);
 }
 
-void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
+void RequestEngineCache::stop(Sequence& sequence, RequestEnd how) {
   if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
   running_[static_cast<std::size_t>(sequence.slot)] = nullptr;
-  cache_->end(id(sequence), aborted ? RequestEnd::aborted : RequestEnd::finished);
+  has_begun_[static_cast<std::size_t>(sequence.slot)] = 0;
+  cache_->end(id(sequence), how);
+  if (integrity_) integrity_->begin();
+  if (integrity_) integrity_->end();
 }
 
 void RequestEngineCache::forget(std::optional<std::int32_t> tenant) {
@@ -237,10 +270,12 @@ bool RequestEngineCache::ready(Sequence& sequence) {
 
 void RequestEngineCache::shut_down(bool keep) {
   if (!tiers_) return;
-  if (keep)
-    tiers_->drain();
-  else
-    tiers_->break_off();
+  if (keep) return tiers_->drain();
+  if (options_.damage > 0) {  // a crash before a withdrawal is settled may leave the wrong image in files
+    tiers_->wait_for_all();
+    tiers_->settle();
+  }
+  tiers_->break_off();
 }
 
 void RequestEngineCache::check_invariants() const {
@@ -270,9 +305,12 @@ RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions
       kv_(kv_memory_, static_cast<std::size_t>(kv_blocks(cache_->options()) * options.block_size),
           Model::attention_layers, options.type),
       ids_(static_cast<std::size_t>(options.max_running)),
-      running_(ids_.size(), nullptr) {
+      running_(ids_.size(), nullptr),
+      has_begun_(ids_.size(), 0) {
+  if (options.integrity) integrity_.emplace(options, *cache_, stores_.stores(), counts_);
   if (options.tiers.any())
-    tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers);
+    tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers,
+                   integrity_ ? &*integrity_ : nullptr);
   if (cache_->arena() != nullptr) arena_.emplace(options, *cache_, kv_, stores_);
   if (cache_->tenants() != nullptr) set_quotas(options.checkpoints % 2 == 0);
 }

@@ -5,10 +5,12 @@
 
 #include "cache.hpp"
 #include "engine_arena.hpp"
+#include "engine_integrity.hpp"
 #include "engine_tiers.hpp"
 #include "state_stores.hpp"
 
 #include <array>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -33,14 +35,17 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
   bool plan(std::span<Row> rows) override;
-  void before_forward() override;
+  bool before_forward() override;
+  [[nodiscard]] bool is_wrong(const Sequence& sequence) const override {
+    return integrity_ && integrity_->is_wrong(id(sequence));
+  }
   void read_state(const Row& row, ModelState& state) override { stores_.read(states(row), state); }
   void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
     stores_.wrote(row, states(row), done, state);
   }
   void after_forward(std::span<const Row> rows, std::span<Row> next) override;
   void final_state(const Sequence& sequence, ModelState& state) override;
-  void stop(Sequence& sequence, bool aborted) override;
+  void stop(Sequence& sequence, RequestEnd how) override;
   void reset() override;
   void forget(std::optional<std::int32_t> tenant) override;
   [[nodiscard]] std::optional<bool> is_stale(const Sequence& sequence) const override;
@@ -57,6 +62,10 @@ class RequestEngineCache final : public EngineCache {
     return plan_.rows[static_cast<std::size_t>(row.index)].states;
   }
   [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch);
+  /// The newest pass does not run.
+  void cancel(PassId pass);
+  /// A request that has begun works in this slot.
+  [[nodiscard]] bool is_worked_in(const StateCheck& check) const;
   void take(const PassPlan& plan, std::span<Row> rows);
   /// Pins or prefetches the prompt of the sequence, or closes a session.
   void hold(const Sequence& sequence, const Namespace& name_space);
@@ -72,11 +81,13 @@ class RequestEngineCache final : public EngineCache {
   KvStore kv_;
   std::vector<RequestId> ids_;            ///< by request slot
   std::vector<const Sequence*> running_;  ///< by request slot, once planned
+  std::vector<std::uint8_t> has_begun_;   ///< by request slot: it was in a pass, or is a fork
   std::vector<PassId> passes_;            ///< outstanding, oldest first
   bool waits_ = false;                    ///< the newest one has not run
   PassPlan plan_;                         ///< complete, of the batch that runs next
   CacheCounts counts_;
   std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: tokens of started and ended requests
+  std::optional<EngineIntegrity> integrity_;
   std::optional<EngineTiers> tiers_;
   std::optional<EngineArena> arena_;
   std::deque<PinId> pins_;  ///< oldest first; some may have ended

@@ -231,6 +231,8 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   schedule.cache = draw_cache(random, draw.drafts.value_or(drawn), draw.overlap || (draw.tiers && random.chance(40)));
   schedule.cache.tenants = draw.tenants;
   schedule.cache.held = draw.held;
+  schedule.cache.integrity = draw.integrity || draw.damage;
+  if (draw.damage) schedule.cache.damage = seed;
   if (draw.tiers) draw_tiers(random, schedule);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
   const std::int32_t count = draw.rollouts ? 100 : draw.tiers ? random.between32(6, 20) : random.between32(2, 8);
@@ -290,7 +292,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
       << cache.alignment << ", tail " << cache.tail << ", named saves " << cache.named_saves
       << (cache.overlap ? ", overlap" : "") << (cache.refresh ? ", refresh" : "") << ", share "
       << cache.share.least_tokens << " for " << cache.share.longest_commits
-      << (cache.arena.kv_blocks > 0 ? ", arena" : "") << ", groups " << cache.state_groups << ", budget "
+      << (cache.arena.kv_blocks > 0 ? ", arena" : "") << (cache.integrity ? ", integrity" : "")
+      << (cache.damage > 0 ? ", writes to checkpoints" : "") << ", groups " << cache.state_groups << ", budget "
       << schedule.budget_tokens << ", noise " << schedule.draft_noise;
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files

@@ -91,13 +91,15 @@ struct Draw {
   bool overlap = false;
   /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
   bool tiers = false;
-  bool tenants = false;  ///< see CacheOptions
-  bool held = false;     ///< the same
-  bool arena = false;    ///< KV and states share one, in caches in slots
-  bool named = false;    ///< prompts name positions, and some caches leave states before tails
-  bool weights = false;  ///< they change while requests run
-  bool bursts = false;   ///< requests with a common prefix come at once, and may wait for each other
-  bool forks = false;    ///< requests go on from what others have computed
+  bool tenants = false;    ///< see CacheOptions
+  bool held = false;       ///< the same
+  bool arena = false;      ///< KV and states share one, in caches in slots
+  bool named = false;      ///< prompts name positions, and some caches leave states before tails
+  bool weights = false;    ///< they change while requests run
+  bool bursts = false;     ///< requests with a common prefix come at once, and may wait for each other
+  bool forks = false;      ///< requests go on from what others have computed
+  bool integrity = false;  ///< checkpoints are checked
+  bool damage = false;     ///< and something writes to them
   /// A trainer's rollouts: 100 requests, of which 8 run at a time and 20 arrive with each version of the weights.
   bool rollouts = false;
 };

@@ -61,12 +61,8 @@ std::vector<Answer> Scheduler::run() {
   for (; !waiting_.empty() || !running_.empty() || has_under_way_; ++step_) {
     apply_events();
     admit();
-    plan_step();
-    count_step();
-    const bool run_ahead = planned_ && has_under_way_ && mixed(schedule_.seed, step_, -1) % 2 == 0;
-    if (has_under_way_ && !run_ahead) settle();
-    forward_all();
-    if (run_ahead) settle();
+    while (!try_step()) {
+    }
     under_way_ = std::move(rows_);
     rows_.clear();
     has_under_way_ = true;
@@ -74,6 +70,16 @@ std::vector<Answer> Scheduler::run() {
     if (schedule_.cache.fault == Fault::none) cache_->check_invariants();
   }
   return std::move(answers_);
+}
+
+bool Scheduler::try_step() {
+  plan_step();
+  count_step();
+  const bool run_ahead = planned_ && has_under_way_ && mixed(schedule_.seed, step_, -1) % 2 == 0;
+  if (has_under_way_ && !run_ahead) settle();
+  if (!forward_all()) return false;
+  if (run_ahead) settle();
+  return true;
 }
 
 void Scheduler::count_step() {
@@ -281,10 +287,18 @@ void Scheduler::plan_step() {
   }
 }
 
-void Scheduler::forward_all() {
-  cache_->before_forward();
+bool Scheduler::forward_all() {
+  if (!cache_->before_forward()) {
+    for (std::size_t i = running_.size(); i-- > 0;) {
+      if (!cache_->is_wrong(*running_[i])) continue;
+      note("the state of request ", running_[i]->id, " is wrong");
+      remove(*running_[i], true);
+    }
+    return false;
+  }
   for (Row& row : rows_)
     if (row.sequence != nullptr) forward(row);
+  return true;
 }
 
 /// Reads back the tokens that the batch under way sampled.
@@ -346,8 +360,8 @@ void Scheduler::forward(Row& row) {
        " drafts, keeps ", row.sampled);
 }
 
-void Scheduler::stop(Sequence& sequence, bool aborted) {
-  cache_->stop(sequence, aborted);
+void Scheduler::stop(Sequence& sequence, RequestEnd how) {
+  cache_->stop(sequence, how);
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
   sequence.computed = 0;
@@ -368,7 +382,7 @@ void Scheduler::remove(Sequence& sequence, bool again) {
     answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete, .began = removed->began};
     if (complete) cache_->final_state(*removed, answer.state);
   }
-  stop(*removed, !again && !complete);
+  stop(*removed, again ? RequestEnd::preempted : complete ? RequestEnd::finished : RequestEnd::aborted);
   if (again) waiting_.push_front(std::move(*removed));
 }
 

@@ -52,16 +52,18 @@ class Scheduler {
   /// Throws when nothing gets on. Steps in which a hasty engine only waits count by time.
   void count_step();
   [[nodiscard]] bool try_plan();
+  /// Plans a pass and runs it. False: it would have read wrong states, and does not run.
+  [[nodiscard]] bool try_step();
   [[nodiscard]] Row next_row(Sequence& sequence, std::int64_t budget) const;
   /// The tokens that the row's batch before adds at least; 0 if none is under way.
   [[nodiscard]] std::int64_t adds_at_least(const Sequence& sequence) const;
   [[nodiscard]] Row* under_way(const Sequence& sequence);
-  void forward_all();
+  [[nodiscard]] bool forward_all();
   void forward(Row& row);
   void propose(const Row& row, std::vector<Token>& fed);
   void settle();
   void remove(Sequence& sequence, bool again);
-  void stop(Sequence& sequence, bool aborted);
+  void stop(Sequence& sequence, RequestEnd how);
   [[nodiscard]] Sequence* running(std::int32_t id);
   template <class... Parts>
   void note(const Parts&... parts);

@@ -63,10 +63,10 @@ void StateIo::write_step(SlotId conv_slot, SlotId recurrent_slot, std::int64_t s
   }
 }
 
-void StateIo::poison() const {
+void StateIo::poison(std::byte byte) const {
   for (const StateTensorView& tensor : store_->tensors())
     for (std::int32_t slot = 0; slot < store_->slots(); ++slot)
-      fill_bytes(stream_, tensor.slot_data(SlotId{slot}), std::byte{0xff}, tensor.spec.natural_bytes());
+      fill_bytes(stream_, tensor.slot_data(SlotId{slot}), byte, tensor.spec.natural_bytes());
 }
 
 }  // namespace stateport::engine

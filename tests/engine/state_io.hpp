@@ -26,8 +26,8 @@ class StateIo {
   /// The state `step` tokens after one that write() left in conv_slot: conv inputs [step, step + 3) and a recurrent
   /// state in a slot of its own.
   void write_step(SlotId conv_slot, SlotId recurrent_slot, std::int64_t step, const ModelState& state);
-  /// Fills the whole store with NaN: a read of an entry that was never written is noticed.
-  void poison() const;
+  /// Fills the whole store, with NaN or large numbers: a read of an entry that was never written is noticed.
+  void poison(std::byte byte) const;
 
  private:
   void load(const StateTensorView& tensor, SlotId slot);

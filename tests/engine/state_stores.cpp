@@ -17,17 +17,19 @@ StateSpec StateStores::spec(const CacheOptions& options, const RequestCacheOptio
   return Model::state_spec(layout, layers);
 }
 
-StateStores::Group::Group(const StateSpec& spec, std::int32_t slots, const Stream& stream)
+StateStores::Group::Group(const StateSpec& spec, std::int32_t slots, const Stream& stream, std::byte poison)
     : store(memory, spec, {.slots = slots}), io(store, stream), copier(store) {
-  io.poison();
+  io.poison(poison);
 }
 
 StateStores::StateStores(const CacheOptions& options, const RequestCacheOptions& cache) : options_(options) {
+  // NaN, but where checks look at the room for drafts behind the conv window of a checkpoint: there large numbers.
+  const auto poison = options.integrity && in_columns(cache) && options.drafts > 0 ? std::byte{0x7b} : std::byte{0xff};
   for (std::size_t g = 0; g < group_count(cache); ++g)
-    groups_.emplace_back(spec(options, cache, g), state_slots(cache, g), stream_);
+    groups_.emplace_back(spec(options, cache, g), state_slots(cache, g), stream_, poison);
   const StateStore& store = groups_.front().store;
   if (scratch_slots(cache) > 0) {
-    scratch_.emplace(spec(options, cache, 0), scratch_slots(cache), stream_);
+    scratch_.emplace(spec(options, cache, 0), scratch_slots(cache), stream_, poison);
     committer_.emplace(scratch_->store, store, store);
   }
   if (!in_columns(cache) && options.drafts > 0) steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
@@ -39,12 +41,19 @@ std::vector<const StateStore*> StateStores::stores() const {
   return stores;
 }
 
-void StateStores::copy(Group& group, CopyPlan plan) const {
+void StateStores::copy(std::size_t group, CopyPlan plan, StateIntegrity* sums) {
   std::vector<SlotCopy> copies(plan.begin(), plan.end());
   if (options_.fault == Fault::wrong_shift)
     for (SlotCopy& copy : copies)
       if (copy.conv_shift > 0) --copy.conv_shift;
-  group.copier.copy_shifted(stream_, copies);
+  SlotCopier& copier = groups_[group].copier;
+  const auto is_whole = [](const SlotCopy& copy) {
+    return copy.conv_shift == 0 && copy.src_slot == copy.recurrent_src_slot;
+  };
+  const auto parts = std::ranges::stable_partition(copies, is_whole);
+  if (sums != nullptr)
+    sums->copy_slots(stream_, copier, {copies.begin(), parts.begin()}, static_cast<std::int32_t>(group));
+  copier.copy_shifted(stream_, sums != nullptr ? std::span(parts) : copies);
 }
 
 void StateStores::forget(std::int32_t first, std::int32_t count) {
@@ -55,20 +64,20 @@ void StateStores::forget(std::int32_t first, std::int32_t count) {
   stream_.synchronize();
 }
 
-std::int64_t StateStores::before(const PassPlan& plan) {
+std::int64_t StateStores::before(const PassPlan& plan, StateIntegrity* sums) {
   if (!plan.scrub.scratch.empty()) scratch_->copier.clear_slots(stream_, plan.scrub.scratch);
   std::int64_t count = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const GroupPlan& group = plan.groups[g];
     if (!group.clear.empty()) groups_[g].copier.clear_slots(stream_, group.clear);
-    copy(groups_[g], group.copies);
+    copy(g, group.copies, sums);
     count += std::ssize(group.copies);
   }
   stream_.synchronize();  // the model runs on the host
   return count;
 }
 
-std::int64_t StateStores::after(const PassCommit& commit) {
+std::int64_t StateStores::after(const PassCommit& commit, StateIntegrity* sums) {
   std::vector<DraftSteps::Commit> steps;
   for (const StepCommit& step : commit.groups[0].steps)
     steps.push_back({.row = step.row,
@@ -80,10 +89,10 @@ std::int64_t StateStores::after(const PassCommit& commit) {
   std::int64_t count = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const GroupCommit& group = commit.groups[g];
-    if (committer_)
+    if (committer_ && (sums == nullptr || !group.from_scratch.empty()))
       committer_->commit_scratch(stream_, group.from_scratch, group.copies);
     else
-      copy(groups_[g], group.copies);
+      copy(g, group.copies, sums);
     count += std::ssize(group.from_scratch) + std::ssize(group.copies);
   }
   return count;

@@ -5,12 +5,14 @@
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 #include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_integrity.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "cache.hpp"
 #include "draft_steps.hpp"
 #include "state_io.hpp"
 
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <span>
@@ -31,10 +33,10 @@ class StateStores {
   /// [groups]
   [[nodiscard]] std::vector<const StateStore*> stores() const;
 
-  /// Carries out the work before a pass; returns the number of copies.
-  std::int64_t before(const PassPlan& plan);
+  /// Carries out the work before a pass; returns the number of copies. `sums` looks at copies; it may be null.
+  std::int64_t before(const PassPlan& plan, StateIntegrity* sums);
   /// Carries out the work after a pass; returns the number of copies.
-  std::int64_t after(const PassCommit& commit);
+  std::int64_t after(const PassCommit& commit, StateIntegrity* sums);
   /// Slots lose their content.
   void forget(std::int32_t first, std::int32_t count);
   void read(std::span<const RowState> states, ModelState& state);
@@ -43,14 +45,14 @@ class StateStores {
 
  private:
   struct Group {
-    Group(const StateSpec& spec, std::int32_t slots, const Stream& stream);
+    Group(const StateSpec& spec, std::int32_t slots, const Stream& stream, std::byte poison);
     DeviceResource memory;
     StateStore store;
     StateIo io;
     SlotCopier copier;
   };
 
-  void copy(Group& group, CopyPlan plan) const;
+  void copy(std::size_t group, CopyPlan plan, StateIntegrity* sums);
 
   CacheOptions options_;
   Stream stream_ = Stream::default_stream();

@@ -34,17 +34,18 @@ struct IntegrityUsage {
 /// one rank is a fault of all. No call allocates. Not thread-safe, as its cache.
 class CacheIntegrity {
  public:
-  /// The checks that were decided since the last call, in order. An engine calls it after each call of the cache whose
-  /// answer it executes, and begins the checks before the work of that answer. Valid until the next take(). Checkpoints
-  /// beyond the room of the list stay without checks (IntegrityUsage::unchecked_states): there is none if every answer
-  /// is followed by a take(). O(checks).
+  /// The checks that were decided since the last call: those of transfers first, each part in order. An engine calls it
+  /// after each call of the cache whose answer it executes, and begins the checks before the work of that answer. Valid
+  /// until the next take(). Checkpoints beyond the room of the list stay without checks
+  /// (IntegrityUsage::unchecked_states): there is none if every answer is followed by a take(). O(checks).
   [[nodiscard]] virtual CheckPlan take() = 0;
 
   /// No later prompt finds the checkpoints that the faults name, on the device or in a tier, and none of them is stored
-  /// any more. A load that is under way goes on. Requests that hold one keep it until they end. A checkpoint that is
-  /// not in its slot any more is left alone, so that faults may come late and twice. KV stays. Answers the number of
-  /// checkpoints that were taken back. Throws InvalidArgument for a group or a slot that is not there, and a kind that
-  /// is none; nothing has changed then. Index tree in columns: O(checkpoints) for each fault; else O(1).
+  /// any more. The next answer with transfers drops their images; after a crash before that, files may still have them.
+  /// A load that is under way goes on. Requests that hold one keep it until they end. A checkpoint that is not in its
+  /// slot any more is left alone, so that faults may come late and twice. KV stays. Answers the number of checkpoints
+  /// that were taken back. Throws InvalidArgument for a group or a slot that is not there, and a kind that is none;
+  /// nothing has changed then. Index tree in columns: O(checkpoints) for each fault; else O(1).
   virtual std::int32_t withdraw(std::span<const StateFault> faults) = 0;
 
   /// O(1).
