@@ -195,7 +195,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   if (live != nullptr && tree_.slots().free_slots() == 0) {
     book_.note_lack(MemoryPart::states, 1);
     if (book_.sessions && book_.sessions->demotes()) {
-      const PrefixLock hit = tree_.lock(tree_.peek(usable, request.name_space));
+      const PrefixLock hit = tree_.lock(tree_.peek(usable, request.name_space).node);
       static_cast<void>(evict_demoted(book_, tree_, {.states = 1}, freed_));
     }
   }
@@ -205,7 +205,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
           : tree_.match(usable, request.name_space, request.row, Lookup::request, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   reclaim(freed_);
-  request.lock = tree_.lock(request.hit);
+  request.lock = tree_.lock(request.hit.node);
   if (live != nullptr) {
     if (request.hit.live_slot.valid()) note_taken(state_owners_, request.hit.live_slot);
     *live = request.hit.live_slot.valid() ? request.hit.live_slot : take_state();
@@ -228,7 +228,7 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   request.row.resize(static_cast<std::size_t>(prompt));
   // A policy that learns hears of the hit as of one by a start.
   request.hit = tree_.match(usable, request.name_space, request.row, Lookup::request, prompt);
-  request.lock = tree_.lock(request.hit);
+  request.lock = tree_.lock(request.hit.node);
   return opened_at_hit(id);
 }
 
@@ -351,7 +351,7 @@ void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
   const auto count = static_cast<std::size_t>(tokens);
   const PrefixMatch kept = tree_.match(book_.record(id).tokens.first(tokens), request.name_space,
                                        std::span(request.row).first(count), Lookup::again);
-  request.lock = tree_.lock(kept);
+  request.lock = tree_.lock(kept.node);
   request.held_tokens = kept.tokens;
   note_shared(book_, id, std::span(request.row).first(static_cast<std::size_t>(kept.tokens)));
 }
