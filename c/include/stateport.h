@@ -12,6 +12,7 @@
 #include <stateport/c/elastic.h>         // IWYU pragma: export
 #include <stateport/c/file_tier.h>       // IWYU pragma: export
 #include <stateport/c/handover.h>        // IWYU pragma: export
+#include <stateport/c/integrity.h>       // IWYU pragma: export
 #include <stateport/c/parts.h>           // IWYU pragma: export
 #include <stateport/c/remote_store.h>    // IWYU pragma: export
 #include <stateport/c/resharder.h>       // IWYU pragma: export

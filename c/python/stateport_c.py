@@ -243,7 +243,7 @@ RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, slots=POINTER
                              columns=POINTER(ColumnLayout), max_requests=c_int32, max_request_tokens=c_int64,
                              drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64, unchecked_layout=FLAG,
                              eviction=POINTER(EvictionOptions), position_tokens=c_int32, hash=c_int32,
-                             hash_seed=c_uint64, epoch=c_uint64, overlap=FLAG, events=FLAG, scrub=FLAG,
+                             hash_seed=c_uint64, epoch=c_uint64, overlap=FLAG, events=FLAG, scrub=FLAG, integrity=FLAG,
                              tenant_quotas=c_int32, share_running=POINTER(ShareRunning),
                              prefixes=POINTER(PrefixOptions), sessions=POINTER(SessionOptions),
                              tiers=POINTER(TierOptions), cost_linear=c_double, cost_quadratic=c_double)
@@ -334,6 +334,15 @@ MemoryPlan = struct("MemoryPlan", kv_copies=POINTER(SlotCopy), kv_copy_count=c_s
                     move_count=c_size_t)
 (FORGET_NAME_SPACE, FORGET_EXTRA_KEY, FORGET_SALT) = range(3)
 FORGET_BY = ("name_space", "extra_key", "salt")
+(CHECK_PUBLISHED, CHECK_READ) = range(2)
+CHECK_KIND = ("published", "read")
+StateCheck = plain_struct("StateCheck", kind=c_int32, group=c_int32, slot=c_int32, reserved=c_int32, content=c_uint64,
+                          request=c_int64, pass_=c_uint64)
+(FAULT_CHANGED, FAULT_OTHER_STATE, FAULT_NOT_FINITE) = range(3)
+FAULT_KIND = ("changed", "other_state", "not_finite")
+StateFault = plain_struct("StateFault", kind=c_int32, tensor=c_int32, check=StateCheck)
+IntegrityUsage = struct("IntegrityUsage", published=c_int64, reads=c_int64, changed=c_int64, other_state=c_int64,
+                        not_finite=c_int64, withdrawn_states=c_int64, unchecked_states=c_int64, checks_max=c_int64)
 PinnedPrefix = struct("PinnedPrefix", pin=c_uint64, tokens=c_int64, refused=FLAG)
 Prefetch = struct("Prefetch", prefetch=c_uint64, cached_tokens=c_int64, load_tokens=c_int64, load_bytes=c_int64,
                   load_medium=c_int32, refused=FLAG, transfers=POINTER(Transfer), transfer_count=c_size_t)
@@ -427,6 +436,7 @@ HandoverRange = plain_struct("HandoverRange", src_rank=c_int32, dst_rank=c_int32
 HandoverOptions = struct("HandoverOptions", model=c_void_p, model_bytes=c_size_t, content=c_int32, group=c_int32,
                          encoding=ObjectEncoding, head_groups=c_int32, layers_per_object=c_int32)
 HandoverMemory = struct("HandoverMemory", base=c_void_p, bytes=c_uint64, place_bytes=c_uint64)
+IntegrityOptions = struct("IntegrityOptions", checks_max=c_int32)
 BlockTable = struct("BlockTable", ids=INT32S, id_count=c_size_t, row_stride=c_int64, columns=c_int32)
 AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
 ChunkCheckpoint = struct("ChunkCheckpoint", start=c_int64, end=c_int64, position=c_int64, hash_block=c_int64,
@@ -484,6 +494,7 @@ FUNCTIONS = {
     "request_cache_check": "p", "request_cache_take_memory": "pp", "request_cache_settle_move": "pui",
     "request_cache_is_mapped": "piip", "request_cache_arena_usage": "pp", "request_cache_advance_epoch": "pup",
     "request_cache_epoch": "pp", "request_cache_forget": "ppi", "request_cache_is_stale": "plp",
+    "request_cache_take_checks": "ppp", "request_cache_withdraw": "ppzp", "request_cache_integrity_usage": "pp",
     "request_cache_pin": "ppdp", "request_cache_unpin": "pup", "request_cache_prefetch": "ppp",
     "request_cache_prefetching": "pup", "request_cache_prefix_usage": "pp", "request_cache_close_session": "pup",
     "request_cache_session_usage": "pup", "request_cache_set_quota": "ppll", "request_cache_tenant_usage": "pppp",
@@ -519,20 +530,22 @@ FUNCTIONS = {
     "state_tiers_remove": "pppz", "state_tiers_keys": "pipzp", "state_tiers_drain": "ppp",
     "handover_plan": "ppzpzppzp", "handover_end_create": "pppip", "handover_end_destroy": "p",
     "handover_end_describe": "pp", "handover_end_pack": "pppz", "handover_end_seal": "pip",
-    "handover_end_check": "pipp", "handover_end_unpack": "pppz", "align_planner_create": "pp",
-    "align_planner_destroy": "p", "align_planner_add_requests": "pppz", "align_planner_forget": "ppz",
-    "align_planner_pre_step": "pppzp", "align_planner_accept": "pppz", "align_planner_post_step": "pppzp",
-    "align_planner_post_step_advanced": "pppzp", "align_planner_plan": "pipp", "align_planner_arrays": "pip",
-    "align_planner_gather_accepted": "pipzp", "align_planner_retention": "pilpzpz",
-    "align_planner_checkpoint_in": "pippp", "align_planner_publish": "pippzp", "align_planner_wrote": "pippz",
-    "align_planner_check": "p", "checkpoint_planner_create": "ppp", "checkpoint_planner_destroy": "p",
-    "checkpoint_planner_plan": "ppzpp", "checkpoint_planner_device_arrays": "pip", "checkpoint_planner_commit": "pp",
-    "checkpoint_planner_publish": "p", "checkpoint_planner_abandon": "p", "checkpoint_planner_clear": "p",
-    "checkpoint_planner_check": "p", "scratch_slots_bound": "liip", "slots_for_budget": "zzip",
-    "image_cache_create": "pp", "image_cache_destroy": "p", "image_cache_check": "p", "image_cache_put": "pppzp",
-    "image_cache_get": "pppzp", "image_cache_ask": "ppzp", "image_cache_remove": "ppzp", "image_cache_drain": "pp",
-    "image_cache_settle": "ppzp", "image_cache_find": "ppzpp", "image_cache_touch": "ppz", "image_cache_pin": "ppzp",
-    "image_cache_unpin": "ppz", "image_cache_attach": "pipzp", "image_cache_under_way": "pp",
-    "image_cache_usage": "pip", "resharder_create": "ppzpzp", "resharder_destroy": "p", "resharder_copy": "pppz",
-    "step_committer_create": "pzpiip", "step_committer_destroy": "p", "step_committer_commit": "ppp"
+    "handover_end_check": "pipp", "handover_end_unpack": "pppz", "integrity_create": "pzpp", "integrity_destroy": "p",
+    "integrity_begin": "pppz", "integrity_copy": "ppppzi", "integrity_end": "pp", "integrity_poll": "ppp",
+    "integrity_wait": "pp", "align_planner_create": "pp", "align_planner_destroy": "p",
+    "align_planner_add_requests": "pppz", "align_planner_forget": "ppz", "align_planner_pre_step": "pppzp",
+    "align_planner_accept": "pppz", "align_planner_post_step": "pppzp", "align_planner_post_step_advanced": "pppzp",
+    "align_planner_plan": "pipp", "align_planner_arrays": "pip", "align_planner_gather_accepted": "pipzp",
+    "align_planner_retention": "pilpzpz", "align_planner_checkpoint_in": "pippp", "align_planner_publish": "pippzp",
+    "align_planner_wrote": "pippz", "align_planner_check": "p", "checkpoint_planner_create": "ppp",
+    "checkpoint_planner_destroy": "p", "checkpoint_planner_plan": "ppzpp", "checkpoint_planner_device_arrays": "pip",
+    "checkpoint_planner_commit": "pp", "checkpoint_planner_publish": "p", "checkpoint_planner_abandon": "p",
+    "checkpoint_planner_clear": "p", "checkpoint_planner_check": "p", "scratch_slots_bound": "liip",
+    "slots_for_budget": "zzip", "image_cache_create": "pp", "image_cache_destroy": "p", "image_cache_check": "p",
+    "image_cache_put": "pppzp", "image_cache_get": "pppzp", "image_cache_ask": "ppzp", "image_cache_remove": "ppzp",
+    "image_cache_drain": "pp", "image_cache_settle": "ppzp", "image_cache_find": "ppzpp", "image_cache_touch": "ppz",
+    "image_cache_pin": "ppzp", "image_cache_unpin": "ppz", "image_cache_attach": "pipzp",
+    "image_cache_under_way": "pp", "image_cache_usage": "pip", "resharder_create": "ppzpzp", "resharder_destroy": "p",
+    "resharder_copy": "pppz", "step_committer_create": "pzpiip", "step_committer_destroy": "p",
+    "step_committer_commit": "ppp"
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/c/state_check.h>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
@@ -62,6 +63,8 @@ struct CacheObject final : Object {
     end_copies.reserve(1);
     refused.reserve(requests * breakpoints_max);
     kv_moves.reserve(requests * static_cast<std::size_t>(cache->options().drafts));
+    if (CacheIntegrity* const integrity = cache->integrity())
+      checks.reserve(static_cast<std::size_t>(integrity->usage().checks_max));
     if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 
@@ -104,6 +107,7 @@ struct CacheObject final : Object {
   std::vector<stateport_slot_copy> end_copies;
   std::vector<stateport_refused_breakpoint> refused;
   std::vector<stateport_kv_move> kv_moves;
+  std::vector<stateport_state_check> checks;  ///< of the last take_checks
 };
 
 }  // namespace stateport::c

@@ -53,6 +53,8 @@ std::string_view name(Kind kind) noexcept {
       return "elastic memory";
     case Kind::memory_mover:
       return "memory mover";
+    case Kind::integrity:
+      return "integrity";
     case Kind::state_tiers:
       return "state tiers";
     case Kind::file_tier:

@@ -34,6 +34,7 @@ enum class Kind : std::uint8_t {
   step_committer,
   elastic_memory,
   memory_mover,
+  integrity,
   state_tiers,
   file_tier,
   remote_objects,

@@ -100,6 +100,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .overlap = given.overlap != 0,
                              .events = given.events != 0,
                              .scrub = given.scrub != 0,
+                             .integrity = given.integrity != 0,
                              .tenant_quotas = given.tenant_quotas,
                              .share_running = read_share_running(given.share_running),
                              .prefixes = read_prefix_options(given.prefixes),

@@ -20,25 +20,6 @@ namespace {
 static_assert(STATEPORT_LAYER_MAJOR == static_cast<int>(StoreLayout::layer_major) &&
               STATEPORT_SLOT_MAJOR == static_cast<int>(StoreLayout::slot_major));
 
-struct CopierObject final : Object {
-  static constexpr Kind kind = Kind::copier;
-  CopierObject(std::shared_ptr<StoreObject> from, std::shared_ptr<StoreObject> to)
-      : Object(kind), source(std::move(from)), destination(std::move(to)), copier(source->store, destination->store) {}
-  CopierObject(std::shared_ptr<StoreObject> scratch, std::shared_ptr<StoreObject> with, std::shared_ptr<StoreObject> to)
-      : Object(kind),
-        source(std::move(scratch)),
-        live(std::move(with)),
-        destination(std::move(to)),
-        copier(source->store, live->store, destination->store) {}
-
-  std::shared_ptr<StoreObject> source;
-  std::shared_ptr<StoreObject> live;  ///< null without scratch
-  std::shared_ptr<StoreObject> destination;
-  SlotCopier copier;
-  std::vector<SlotCopy> plan;
-  std::vector<SlotCopy> second_plan;
-};
-
 std::unique_ptr<MemoryResource> resource_of(const stateport_store_options& options) {
   if (options.allocate == nullptr && options.deallocate == nullptr) return std::make_unique<DeviceResource>();
   return std::make_unique<CallbackResource>(CallbackResource::Callbacks{

@@ -57,4 +57,23 @@ struct StoreObject final : Object {
   std::vector<SlotId> slots;
 };
 
+struct CopierObject final : Object {
+  static constexpr Kind kind = Kind::copier;
+  CopierObject(std::shared_ptr<StoreObject> from, std::shared_ptr<StoreObject> to)
+      : Object(kind), source(std::move(from)), destination(std::move(to)), copier(source->store, destination->store) {}
+  CopierObject(std::shared_ptr<StoreObject> scratch, std::shared_ptr<StoreObject> with, std::shared_ptr<StoreObject> to)
+      : Object(kind),
+        source(std::move(scratch)),
+        live(std::move(with)),
+        destination(std::move(to)),
+        copier(source->store, live->store, destination->store) {}
+
+  std::shared_ptr<StoreObject> source;
+  std::shared_ptr<StoreObject> live;  ///< null without scratch
+  std::shared_ptr<StoreObject> destination;
+  SlotCopier copier;
+  std::vector<SlotCopy> plan;
+  std::vector<SlotCopy> second_plan;
+};
+
 }  // namespace stateport::c

@@ -81,11 +81,12 @@ class StateIntegrity::Impl {
     first_check_ = next_check_;
     transfer_turn_ = ++turn_;
     first_turn_ = ++turn_;
-    bool transfers = false;
-    for (const StateCheck& check : checks) transfers = add(check) || transfers;
+    std::size_t transfers = 0;
+    for (const StateCheck& check : checks) transfers += add(check) ? 1u : 0u;
     open_ = true;
+    has_more_ = transfers < checks.size();
     link();
-    if (transfers) settle(stream, transfer_turn_, transfer_turn_);
+    if (transfers > 0) settle(stream, transfer_turn_, transfer_turn_);
   }
 
   void copy_slots(const Stream& stream, SlotCopier& copier, CopyPlan plan, std::int32_t group) {
@@ -114,7 +115,7 @@ class StateIntegrity::Impl {
       SlotMarks& marks = marks_of(check_of(i));
       marks.first_read = marks.first_published = -1;
     }
-    if (first_check_ < next_check_) settle(stream, first_turn_, turn_);
+    if (has_more_) settle(stream, first_turn_, turn_);
   }
 
   std::span<const StateFault> poll() {
@@ -321,6 +322,7 @@ class StateIntegrity::Impl {
   std::vector<StateFault> faults_;
   bool answered_ = false;  ///< poll() has answered faults_
   bool open_ = false;      ///< end() is due
+  bool has_more_ = false;  ///< begin() has left checks to end()
   // Checks are counted from the first one on.
   std::int64_t first_check_ = 0;  ///< of the last begin()
   std::int64_t next_check_ = 0;

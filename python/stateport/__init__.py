@@ -12,6 +12,8 @@ from stateport._arrays import (
     REFUSED_BREAKPOINT,
     SLOT_COPY,
     SLOT_IMAGE,
+    STATE_CHECK,
+    STATE_FAULT,
     STATE_SAVE,
     STEP_COMMIT,
     TRANSFER,
@@ -21,6 +23,7 @@ from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
 from stateport.cache_arena import MEMORY_PARTS, MOVE_KINDS, MemoryPlan
 from stateport.cache_epochs import FORGET_BY
+from stateport.cache_integrity import CHECK_KINDS, FAULT_KINDS, IntegrityUsage
 from stateport.cache_options import (
     Arena,
     ArenaUsage,
@@ -59,6 +62,7 @@ from stateport.file_tier import FileTier, ImageLayout, image_keys
 from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_handover
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.image_cache import ImageCache, ImagePlan, ImageTierUsage
+from stateport.integrity import StateIntegrity
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
 from stateport.passes import EndedRequests, GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
@@ -77,6 +81,8 @@ from stateport.tiers import AttachedImages, ObjectEncoding, RemoteOptions, Share
 __all__ = [
     "ANY_DEVICE",
     "CACHE_EVENT",
+    "CHECK_KINDS",
+    "FAULT_KINDS",
     "FORGET_BY",
     "HANDOVER_RANGE",
     "IMAGE_KEY",
@@ -89,6 +95,8 @@ __all__ = [
     "REFUSED_BREAKPOINT",
     "SLOT_COPY",
     "SLOT_IMAGE",
+    "STATE_CHECK",
+    "STATE_FAULT",
     "STATE_SAVE",
     "STEP_COMMIT",
     "TRANSFER",
@@ -134,6 +142,7 @@ __all__ = [
     "InProcessObjects",
     "InProcessStore",
     "Inserted",
+    "IntegrityUsage",
     "InternalError",
     "InvalidArgument",
     "InvalidState",
@@ -178,6 +187,7 @@ __all__ = [
     "SplitBand",
     "StartedRequest",
     "StateGroup",
+    "StateIntegrity",
     "StateSpec",
     "StateStore",
     "StateTag",

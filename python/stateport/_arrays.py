@@ -43,6 +43,8 @@ STEP_COMMIT = record_of(_c.StepCommit)
 REFUSED_BREAKPOINT = record_of(_c.RefusedBreakpoint)
 KV_MOVE = record_of(_c.KvMove)
 CACHE_EVENT = record_of(_c.CacheEvent)
+STATE_CHECK = record_of(_c.StateCheck)
+STATE_FAULT = record_of(_c.StateFault)
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:

@@ -199,8 +199,8 @@ class CacheOptions:
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If they are
     not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
-    PassPlan.scrub_…, GroupPlan.clear. tenant_quotas: tenants that can have a quota at a time, at most 64: see
-    CacheTenants. share_running: prompts wait for requests that compute their prefix; None: no prompt waits.
+    PassPlan.scrub_…, GroupPlan.clear. integrity: the cache names checks of its checkpoints: see CacheIntegrity.
+    tenant_quotas: tenants that can have a quota at a time, at most 64: see CacheTenants. share_running: prompts wait for requests that compute their prefix; None: no prompt waits.
     prefixes: pins and prefetches; None: neither. sessions: that can be closed; None: none.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
@@ -220,6 +220,7 @@ class CacheOptions:
     overlap: bool = False
     events: bool = False
     scrub: bool = False
+    integrity: bool = False
     tenant_quotas: int = 0
     share_running: ShareRunning | None = None
     prefixes: PrefixOptions | None = None

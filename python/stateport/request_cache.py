@@ -28,6 +28,7 @@ from stateport._library import calls
 from stateport._prompts import prompt_of
 from stateport.cache_arena import CacheArena, answered_memory
 from stateport.cache_epochs import CacheEpochs
+from stateport.cache_integrity import CacheIntegrity
 from stateport.cache_options import (
     CacheOptions,
     CacheStats,
@@ -50,7 +51,7 @@ _FINISHED, _PREEMPTED, _ABORTED = range(3)
 _SLOTS = SlotLayout()
 
 
-class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefixes, CacheSessions):
+class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefixes, CacheSessions, CacheIntegrity):
     """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
 
         start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort

@@ -43,6 +43,7 @@ void test_remote_tiers(void);
 void test_handovers(void);
 void test_state_tiers_refusals(void);
 void test_step_committer(void);
+void test_integrity(void);
 void test_elastic_memory(void);
 void test_elastic_refusals(void);
 void test_align(void);

@@ -46,6 +46,7 @@ int main(void) {
 #endif
   test_handovers();
   test_step_committer();
+  test_integrity();
   test_elastic_memory();
   test_elastic_refusals();
 #ifndef STATEPORT_TEST_MEMORY

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/state_integrity.hpp>
+
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/core/model/error.hpp>
-#include <stateport/kernels/state_integrity.hpp>
 
 #include "heap_counter.hpp"
 #include "integrity_states.hpp"
@@ -240,6 +241,20 @@ TEST_CASE("poll answers what is settled, in the order of begin") {
   CHECK(states.faults() == StateFaults{test::fault(FaultKind::other_state, -1, 4, list[1]),
                                        test::fault(FaultKind::other_state, -1, 4, list[2])});
   CHECK(states.integrity.checked() == 5);
+}
+
+TEST_CASE("checks of transfers alone leave nothing to end") {
+  Random random(15);
+  IntegrityStates states(random, test::word_spec(), test::word_spec());
+  states.check(published(SlotId{1}, 5, writing_request), 1);
+  const StateCheck transfers[] = {reading(SlotId{1}, 5), reading(SlotId{1}, 5)};
+  states.begin(transfers, 2);
+  const test::LaunchRecorder recorder;
+  test::fill_slot(random, states.kept, SlotId{1});
+  states.integrity.end(states.stream);
+  CHECK(recorder.record().launches.empty());
+  CHECK(states.faults() == StateFaults{});
+  CHECK(states.integrity.checked() == 3);
 }
 
 TEST_CASE("checks that nobody polled make room, and of many faults the first ones stay") {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums themselves, of kernels that read and of those that copy, against a serial model.
+#include "state_sums.hpp"
+
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>
@@ -9,7 +11,6 @@
 #include "integrity_states.hpp"
 #include "launch.hpp"
 #include "slot_kernels.hpp"
-#include "state_sums.hpp"
 #include "store_image.hpp"
 #include "sum_launch.hpp"
 #include "sum_table.hpp"

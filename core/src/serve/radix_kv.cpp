@@ -334,12 +334,10 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g)
     book_.sessions->take_state(g, state, request.row[count - 1] / options_.block_size_tokens);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
-  if (book_.news.on())
-    prefix_of_[state.index()] =
-        hashes_of(id, tokens).prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
-  for (std::size_t g = 0; book_.checks && g < book_.groups; ++g)
-    book_.checks->published(g, places[g], id, prefix_of_[state.index()]);
+  for (std::size_t g = 0; book_.checks && g < book_.groups; ++g) book_.checks->published(g, places[g], id);
   if (!book_.news.on()) return true;
+  const GrowingHashes& hashes = hashes_of(id, tokens);
+  prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   is_reported_[state.index()] = 1;
   for (std::size_t g = 0; g < book_.groups; ++g)
     book_.news.state_stored(static_cast<std::int32_t>(g), prefix_of_[state.index()], tokens, places[g]);

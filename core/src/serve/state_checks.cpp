@@ -22,27 +22,27 @@ StateChecks::StateChecks(const RequestCacheOptions& options) {
   // One call publishes into each place at most twice, once by a load, and stores what the place had before; each
   // request reads one state of each group.
   const std::size_t most = 4 * all + 2 * index_rows(options) * group_count(options);
+  usage.checks_max = static_cast<std::int64_t>(most);
   checks_.reserve(most);
   taken_.reserve(most);
   constexpr std::size_t stored_min = 1024;
   if (options.tiers.enabled()) stored_.resize(std::max(all, stored_min));
 }
 
-void StateChecks::published(std::size_t group, SlotId slot, RequestId request, const PrefixHash& prefix,
-                            bool is_found) {
+void StateChecks::published(std::size_t group, SlotId slot, RequestId request, bool is_found) {
   Place& place = at(group, slot);
-  place.content = {};
+  place.content = 0;
   place.is_found = false;
-  if (checks_.size() == checks_.capacity()) {
+  if (std::cmp_equal(checks_.size(), usage.checks_max)) {
     ++usage.unchecked_states;
     return;
   }
-  place.content = {.number = ++last_content_, .prefix = prefix};
+  place.content = ++last_content_;
   place.is_found = is_found;
   checks_.push_back({.kind = StateCheck::Kind::published,
                      .group = static_cast<std::int32_t>(group),
                      .slot = slot,
-                     .content = place.content.number,
+                     .content = place.content,
                      .request = request,
                      .pass = pass_});
 }
@@ -55,30 +55,30 @@ void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
 
 /// The bytes of a checkpoint that the same list publishes are summed with it: there is nothing to compare yet.
 void StateChecks::push_read(const StateCheck& check) {
-  if (check.content == 0 || check.content > known_content_ || checks_.size() == checks_.capacity()) return;
+  if (check.content == 0 || check.content > known_content_ || std::cmp_equal(checks_.size(), usage.checks_max)) return;
   checks_.push_back(check);
 }
 
 void StateChecks::read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass) {
   push_read({.group = static_cast<std::int32_t>(group),
              .slot = slot,
-             .content = at(group, slot).content.number,
+             .content = at(group, slot).content,
              .request = request,
              .pass = pass});
 }
 
-void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix) {
+void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost) {
   const Place& place = at(group, slot);
-  const Content& content = place.content.prefix == prefix ? place.content : place.left;
-  if (content.prefix != prefix) return;
-  push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content.number, .request = {}});
-  stored_[next_stored_] = content;
+  const bool is_new = place.content > known_content_;
+  const std::uint64_t content = is_new && is_lost ? place.left : place.content;
+  push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content, .request = {}});
+  stored_[next_stored_] = {.content = content, .prefix = prefix};
   next_stored_ = (next_stored_ + 1) % stored_.size();
 }
 
 void StateChecks::clear() noexcept {
   for (std::vector<Place>& places : places_) std::ranges::fill(places, Place{});
-  std::ranges::fill(stored_, Content{});
+  std::ranges::fill(stored_, Stored{});
   checks_.clear();
 }
 
@@ -89,7 +89,7 @@ CheckPlan StateChecks::take() {
   for (const StateCheck& check : checks_)
     if (!check.request.valid()) taken_.push_back(check);
   for (const StateCheck& check : checks_)
-    if (check.request.valid() && place_of(check).content.number == check.content) taken_.push_back(check);
+    if (check.request.valid() && place_of(check).content == check.content) taken_.push_back(check);
   for (const StateCheck& check : taken_) ++(check.kind == StateCheck::Kind::published ? usage.published : usage.reads);
   checks_.clear();
   known_content_ = last_content_;
@@ -98,11 +98,11 @@ CheckPlan StateChecks::take() {
 
 bool StateChecks::is_current(const StateCheck& check) const noexcept {
   const Place& place = place_of(check);
-  return place.is_found && place.content.number == check.content;
+  return place.is_found && place.content == check.content;
 }
 
 std::optional<PrefixHash> StateChecks::stored_prefix(std::uint64_t content) const noexcept {
-  const auto found = std::ranges::find(stored_, content, &Content::number);
+  const auto found = std::ranges::find(stored_, content, &Stored::content);
   if (content == 0 || found == stored_.end()) return std::nullopt;
   return found->prefix;
 }

@@ -183,6 +183,7 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
   cache_ = make_cache(options_);
   if (cache_->arena() != nullptr) arena_.emplace(options_, *cache_->arena(), world_);
   prefixes_ = std::make_shared<Prefixes>(*this);
+  checks_ = std::make_shared<Checks>(*this);
 }
 
 void RandomEngine::join(const RandomEngine& other) {
@@ -202,7 +203,7 @@ void RandomEngine::step() {
   if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
   if (dice >= (habits.crowds ? 4 : 13) && dice < 16 && !running_.empty()) refresh();
   if (habits.forks && dice >= 13 && !running_.empty() && random_.chance(70)) fork();
-  if (habits.damages && !planned_ && random_.chance(15)) damage();
+  if (habits.damages && !planned_ && random_.chance(15)) checks_->damage();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -427,23 +428,16 @@ void RandomEngine::refresh() {
   if (!started) return;
   // A prompt whose first block has the same key may have taken its place.
   const bool has_twin = std::ranges::any_of(one_key, [&](const auto& block) { return block[0] == same.tokens[0]; });
-  if (started->lost != LostHit::locked_pool && !has_twin && has_intact_hit(id))
+  if (started->lost != LostHit::locked_pool && !has_twin && checks_->has_intact_hit(id))
     REQUIRE(started->reused_tokens == live.reused_tokens);
   static_cast<void>(cache_->end(started->request, RequestEnd::aborted));
   follow_waits(false);
 }
 
-/// Nobody has written to the checkpoint that the request, which has not run yet, continues from.
-bool RandomEngine::has_intact_hit(RequestId id) {
-  for (std::size_t g = 0; habits.damages && running_.at(id).reused_tokens > 0 && g < group_count(options_); ++g)
-    if (!world_.is_intact(g, cache_->places(id, g).state)) return false;
-  return true;
-}
-
 /// Of a request that has not run yet.
 void RandomEngine::check_places(RequestId id) {
   const Tokens hit = seen(running_.at(id), 0, cache_->computed(id));
-  for (std::size_t g = 0; has_intact_hit(id) && g < group_count(options_); ++g)
+  for (std::size_t g = 0; checks_->has_intact_hit(id) && g < group_count(options_); ++g)
     world_.check(cache_->places(id, g), hit, g);
 }
 
@@ -469,7 +463,7 @@ void RandomEngine::insert() {
   world_.insert(row, seen(live, 0, tokens));
   if (marked_ != nullptr) marked_->run(0, row, tenant_of(live.names));
   world_.after(inserted->commit);
-  end_checks();
+  checks_->end();
   if (arena_) arena_->begin(inserted->commit.memory);
   if (marked_ != nullptr) marked_->after(inserted->commit);
   follow_waits(true);
@@ -589,7 +583,7 @@ void RandomEngine::end(RequestId id) {
   end_copies += std::ssize(ended.copies);
   begin(ended.transfers, true);
   world_.after_end(ended.copies);
-  end_checks();
+  checks_->end();
   if (marked_ != nullptr) marked_->after_end(ended.copies);
   running_.erase(id);
   forked_ended += habits.forks && !options_.tiers.enabled() && cache_->running_requests() == running;
@@ -646,8 +640,8 @@ void RandomEngine::plan() {
   planned_->has_parents = !parents.empty();
   take(plan);
   ahead += pass_.has_value();
-  end_checks();
-  end_readers();
+  checks_->end();
+  checks_->end_readers();
 }
 
 void RandomEngine::take(const PassPlan& plan) {
@@ -739,7 +733,7 @@ void RandomEngine::commit() {
   PassCommit rest = commit;
   rest.kv_moves = {};
   world_.after(rest);
-  end_checks();
+  checks_->end();
   if (arena_) arena_->begin(commit.memory);
   if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows)
@@ -763,7 +757,7 @@ void RandomEngine::commit() {
     planned_.reset();
     second_ = false;
   }
-  end_readers();
+  checks_->end_readers();
   // The plan of the next pass may have taken the places of these checkpoints.
   if (commit.next || arena_ || (options_.tiers.enabled() && !may_begin())) return;
   for (const RunRow& row : rows) {
@@ -821,81 +815,15 @@ void RandomEngine::begin_rest() {
 
 /// The transfers take effect now. The cache hears of their results later.
 void RandomEngine::begin(TransferPlan transfers, bool more_work) {
-  begin_checks();
+  checks_->begin();
   for (const Transfer& transfer : transfers) {
     if (arena_) arena_->check(transfer);
     world_.begin(transfer);
     if (marked_ != nullptr) marked_->begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);
+    if (is_load(transfer) && transfer.image.content == CacheContent::state) checks_->loads(transfer);
   }
-  if (!more_work) end_checks();
-}
-
-/// Of the answer of the last call: what transfers store is read before all else.
-void RandomEngine::begin_checks() {
-  if (cache_->integrity() == nullptr) return;
-  const CheckPlan plan = cache_->integrity()->take();
-  checks_.assign(plan.begin(), plan.end());
-  for (const StateCheck& check : checks_)
-    if (!check.request.valid()) do_check(check);
-}
-
-/// A fault is one of a checkpoint that was damaged.
-void RandomEngine::do_check(const StateCheck& check) {
-  if (check.kind == StateCheck::Kind::published) kept_[check.content] = check;
-  checks += check.kind == StateCheck::Kind::read;
-  const std::optional<StateFault::Kind> kind = world_.check(check);
-  if (!kind) return;
-  REQUIRE(*kind == StateFault::Kind::changed);
-  INFO("pass ", check.pass, " slot ", check.slot.value(), " content ", check.content, " request ",
-       check.request.value());
-  REQUIRE(damaged_.contains(check.content));
-  faults_.push_back({.kind = *kind, .check = check});
-  if (check.request.valid()) readers_.insert(check.request);
-}
-
-/// The work of the answer is done.
-void RandomEngine::end_checks() {
-  for (const StateCheck& check : std::exchange(checks_, {}))
-    if (check.request.valid()) do_check(check);
-  if (faults_.empty()) return;
-  faults += std::ssize(faults_);
-  for (const StateFault& fault : faults_) {
-    if (cache_->integrity()->withdraw({&fault, 1}) == 0) continue;
-    ++withdrawn;
-    prefixes_->withdraw(world_.published_tokens(fault.check).value());
-  }
-  REQUIRE(cache_->integrity()->withdraw(faults_) == 0);
-  faults_.clear();
-}
-
-/// A pass that reads a wrong state does not run, and its readers start again.
-void RandomEngine::end_readers() {
-  if (readers_.empty()) return;
-  cancel();
-  for (const RequestId reader : std::exchange(readers_, {})) end(reader);
-}
-
-/// Somebody writes to a checkpoint that no running request works in.
-void RandomEngine::damage() {
-  if (kept_.empty()) return;
-  const auto at = std::next(kept_.begin(), random_.between(0, std::ssize(kept_) - 1));
-  const StateCheck check = at->second;
-  kept_.erase(at);
-  const auto group = static_cast<std::size_t>(check.group);
-  if (world_.check({.group = check.group, .slot = check.slot, .content = check.content, .request = {}})) return;
-  for (const auto& [id, live] : running_) {
-    const auto is_in = [&](const std::optional<Batch>& batch) {
-      return batch && std::ranges::find(batch->rows, id, &RunRow::request) != batch->rows.end();
-    };
-    const bool works = live.begun || live.is_fork || is_in(pass_) || !in_columns(options_);
-    const bool is_its =
-        std::ranges::find(cache_->state(id, group).slots, check.slot.value()) != cache_->state(id, group).slots.end();
-    if (works && is_its && !has_separate_checkpoints(options_)) return;
-  }
-  world_.damage(group, check.slot);
-  damaged_.insert(check.content);
-  ++damaged;
+  if (!more_work) checks_->end();
 }
 
 void RandomEngine::settle(std::size_t most) {

@@ -19,6 +19,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace stateport::test {
@@ -101,6 +102,7 @@ class RandomEngine : public RandomCounts {
     std::int64_t waited_commits = 0;
   };
   class Prefixes;
+  class Checks;
   struct RunRow {
     RequestId request;
     std::int32_t drafts = 0;
@@ -138,7 +140,6 @@ class RandomEngine : public RandomCounts {
   void forget();
   void check_stale(bool forgot_all);
   void end(RequestId id);
-  [[nodiscard]] bool has_intact_hit(RequestId id);
   void check_places(RequestId id);
   void refresh();
   void note_wait(const PrefixWait& wait, Live& live);
@@ -154,11 +155,6 @@ class RandomEngine : public RandomCounts {
   void begin_rest();
   /// `more_work`: the answer has some beside the transfers, after which end_checks() follows.
   void begin(TransferPlan transfers, bool more_work = false);
-  void begin_checks();
-  void do_check(const StateCheck& check);
-  void end_checks();
-  void end_readers();
-  void damage();
   void settle(std::size_t most);
   void follow_loads();
   void follow_events();
@@ -185,11 +181,7 @@ class RandomEngine : public RandomCounts {
   std::vector<Transfer> under_way_;
   std::shared_ptr<Prefixes> prefixes_;
   std::optional<ArenaWorld> arena_;
-  std::vector<StateCheck> checks_;            ///< of the answer that is being carried out
-  std::vector<StateFault> faults_;            ///< that the cache has not heard of
-  std::set<RequestId> readers_;               ///< of wrong states, in the pass that is planned
-  std::map<std::uint64_t, StateCheck> kept_;  ///< checkpoints by their content, with damages
-  std::set<std::uint64_t> damaged_;           ///< contents
+  std::shared_ptr<Checks> checks_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 
@@ -243,6 +235,44 @@ class RandomEngine::Prefixes {
   std::vector<Pinned> pins_;
   std::vector<Prefetching> prefetches_;
   std::array<MediaKey, 2> media_;  ///< of the last prompt
+};
+
+/// The checks of the checkpoints of a RandomEngine, and somebody who writes to some of them.
+class RandomEngine::Checks {
+ public:
+  explicit Checks(RandomEngine& engine) : engine_(engine), world_(engine.world_) {}
+
+  /// Of the answer of the last call: what transfers store is checked before all else.
+  void begin();
+  void loads(const Transfer& load) { loaded_.insert({load.image.group, SlotId{load.place}}); }
+  /// The work of the answer is done.
+  void end();
+  /// A pass that reads a wrong state does not run, and its readers start again.
+  void end_readers();
+  /// Somebody writes to a checkpoint that no running request works in.
+  void damage();
+  /// Nobody has written to the checkpoint that the request, which has not run yet, continues from.
+  [[nodiscard]] bool has_intact_hit(RequestId id) const;
+
+ private:
+  struct Published {
+    StateCheck check;
+    StateWorld::Slot state;
+  };
+  using Place = std::pair<std::int32_t, SlotId>;  ///< group and slot
+
+  [[nodiscard]] std::optional<StateFault::Kind> fault_of(const StateCheck& check) const;
+  void check(const StateCheck& check);
+  [[nodiscard]] bool is_worked_in(const StateCheck& check) const;
+
+  RandomEngine& engine_;
+  StateWorld& world_;
+  std::vector<StateCheck> begun_;         ///< of the answer that is being carried out
+  std::vector<StateFault> faults_;        ///< that the cache has not heard of
+  std::set<RequestId> readers_;           ///< of wrong states, in the pass that is planned
+  std::map<Place, Published> published_;  ///< the last one of each place
+  std::set<Place> loaded_;                ///< that loads write, or have written last
+  std::set<std::uint64_t> damaged_;       ///< contents
 };
 
 /// Totals over all random engines.

@@ -308,37 +308,6 @@ void StateWorld::copy_kv(const SlotCopy& copy) {
   std::copy_n(kv_.begin() + copy.src_slot * block, block, kv_.begin() + copy.dst_slot * block);
 }
 
-std::optional<StateFault::Kind> StateWorld::check(const StateCheck& check) {
-  const auto group = static_cast<std::size_t>(check.group);
-  const Slot& now = checkpoints(group).at(check.slot.index());
-  const auto name = std::pair(group, check.slot.value());
-  if (check.kind == StateCheck::Kind::published) {
-    published_[name] = {check.content, now};
-    return std::nullopt;
-  }
-  const auto known = published_.find(name);
-  if (known == published_.end() || known->second.first != check.content) return StateFault::Kind::other_state;
-  if (known->second.second != now) return StateFault::Kind::changed;
-  return std::nullopt;
-}
-
-void StateWorld::damage(std::size_t group, SlotId slot) {
-  Slot& state = checkpoints(group).at(slot.index());
-  for (std::optional<Tokens>* part : {&state.inputs, &state.recurrent})
-    if (*part && !(*part)->empty()) (*part)->front() = -1;
-}
-
-std::optional<StateWorld::Tokens> StateWorld::published_tokens(const StateCheck& check) const {
-  const auto known = published_.find({static_cast<std::size_t>(check.group), check.slot.value()});
-  if (known == published_.end() || known->second.first != check.content) return std::nullopt;
-  return known->second.second.recurrent;
-}
-
-bool StateWorld::is_intact(std::size_t group, SlotId slot) {
-  const auto known = published_.find({group, slot.value()});
-  return known == published_.end() || known->second.second == checkpoints(group).at(slot.index());
-}
-
 void StateWorld::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
   if (part == MemoryPart::states) {
     Slots& slots = checkpoints(0);

@@ -23,6 +23,13 @@ namespace stateport::test {
 class StateWorld final : public KvDirectory {
  public:
   using Tokens = std::vector<Token>;
+  /// A conv window is the last inputs of `base` tokens, and perhaps inputs after these; a recurrent state is exact.
+  struct Slot {
+    std::optional<Tokens> inputs;
+    std::int64_t base = 0;
+    std::optional<Tokens> recurrent;
+    friend bool operator==(const Slot&, const Slot&) = default;
+  };
 
   explicit StateWorld(const RequestCacheOptions& options);
 
@@ -78,14 +85,8 @@ class StateWorld final : public KvDirectory {
   void copy_kv(const SlotCopy& copy);
   /// The memory of these KV blocks, or of these slots for checkpoints, is gone: another has it, or none.
   void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
-  /// As StateIntegrity: remembers the state that is published, or compares the one that is read. None: it is right.
-  [[nodiscard]] std::optional<StateFault::Kind> check(const StateCheck& check);
-  /// Somebody writes to this checkpoint: one of its tokens becomes another one.
-  void damage(std::size_t group, SlotId slot);
-  /// The tokens of the state that was published; none if another one was since.
-  [[nodiscard]] std::optional<Tokens> published_tokens(const StateCheck& check) const;
-  /// The checkpoint in this slot is as it was published.
-  [[nodiscard]] bool is_intact(std::size_t group, SlotId slot);
+  /// The state in a slot for checkpoints.
+  [[nodiscard]] Slot& checkpoint(std::size_t group, SlotId slot) { return checkpoints(group).at(slot.index()); }
   /// The transfer began and did not find its image.
   [[nodiscard]] bool is_gone(const Transfer& transfer) const { return !moving_.contains(transfer.id); }
   /// The state that a RowState names; none if its two parts differ or were never written.
@@ -93,13 +94,6 @@ class StateWorld final : public KvDirectory {
 
  private:
   using ImageName = std::tuple<std::array<std::uint64_t, 2>, std::int64_t, CacheContent, std::int32_t>;
-  /// A conv window is the last inputs of `base` tokens, and perhaps inputs after these; a recurrent state is exact.
-  struct Slot {
-    std::optional<Tokens> inputs;
-    std::int64_t base = 0;
-    std::optional<Tokens> recurrent;
-    friend bool operator==(const Slot&, const Slot&) = default;
-  };
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
   using Slots = std::vector<Slot>;
   void check_kv(const KvRow& kv, const Tokens& tokens) const;
@@ -138,7 +132,6 @@ class StateWorld final : public KvDirectory {
   std::set<std::pair<Medium, ImageName>> lost_;
   std::shared_ptr<Remote> remote_ = std::make_shared<Remote>();
   std::map<TransferId, Image> moving_;
-  std::map<std::pair<std::size_t, std::int32_t>, std::pair<std::uint64_t, Slot>> published_;  ///< by group and slot
 };
 
 }  // namespace stateport::test

@@ -164,6 +164,8 @@ typedef struct stateport_request_cache_options {
   /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
   /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
   stateport_flag scrub;
+  /// Not 0: the cache names the checks of checkpoints. See cache_integrity.h.
+  stateport_flag integrity;
   /// Tenants that can have a quota at a time, at most 64; 0: none. See cache_tenants.h.
   int32_t tenant_quotas;
   const stateport_share_running* share_running;  ///< null: no prompt waits for another request

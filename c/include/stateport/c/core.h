@@ -31,25 +31,27 @@
 /// must return: one that throws ends the program. In a callback every call on its own handle, and on locks and planners
 /// made of it, is refused with STATEPORT_INVALID_STATE. Other handles may be used, for example to enqueue a copy; but
 /// two threads, each in a callback and calling the handle of the other's, wait for each other for ever.
-#include <stateport/c/align_options.h>   // IWYU pragma: export
-#include <stateport/c/cache_arena.h>     // IWYU pragma: export
-#include <stateport/c/cache_epochs.h>    // IWYU pragma: export
-#include <stateport/c/cache_prefixes.h>  // IWYU pragma: export
-#include <stateport/c/cache_sessions.h>  // IWYU pragma: export
-#include <stateport/c/cache_tenants.h>   // IWYU pragma: export
-#include <stateport/c/cache_tiers.h>     // IWYU pragma: export
-#include <stateport/c/copies.h>          // IWYU pragma: export
-#include <stateport/c/eviction.h>        // IWYU pragma: export
-#include <stateport/c/hash.h>            // IWYU pragma: export
-#include <stateport/c/memory_move.h>     // IWYU pragma: export
-#include <stateport/c/model_layout.h>    // IWYU pragma: export
-#include <stateport/c/prefix_tree.h>     // IWYU pragma: export
-#include <stateport/c/request_cache.h>   // IWYU pragma: export
-#include <stateport/c/request_types.h>   // IWYU pragma: export
-#include <stateport/c/slot_allocator.h>  // IWYU pragma: export
-#include <stateport/c/spec.h>            // IWYU pragma: export
-#include <stateport/c/statistics.h>      // IWYU pragma: export
-#include <stateport/c/status.h>          // IWYU pragma: export
-#include <stateport/c/transfers.h>       // IWYU pragma: export
+#include <stateport/c/align_options.h>    // IWYU pragma: export
+#include <stateport/c/cache_arena.h>      // IWYU pragma: export
+#include <stateport/c/cache_epochs.h>     // IWYU pragma: export
+#include <stateport/c/cache_integrity.h>  // IWYU pragma: export
+#include <stateport/c/cache_prefixes.h>   // IWYU pragma: export
+#include <stateport/c/cache_sessions.h>   // IWYU pragma: export
+#include <stateport/c/cache_tenants.h>    // IWYU pragma: export
+#include <stateport/c/cache_tiers.h>      // IWYU pragma: export
+#include <stateport/c/copies.h>           // IWYU pragma: export
+#include <stateport/c/eviction.h>         // IWYU pragma: export
+#include <stateport/c/hash.h>             // IWYU pragma: export
+#include <stateport/c/memory_move.h>      // IWYU pragma: export
+#include <stateport/c/model_layout.h>     // IWYU pragma: export
+#include <stateport/c/prefix_tree.h>      // IWYU pragma: export
+#include <stateport/c/request_cache.h>    // IWYU pragma: export
+#include <stateport/c/request_types.h>    // IWYU pragma: export
+#include <stateport/c/slot_allocator.h>   // IWYU pragma: export
+#include <stateport/c/spec.h>             // IWYU pragma: export
+#include <stateport/c/state_check.h>      // IWYU pragma: export
+#include <stateport/c/statistics.h>       // IWYU pragma: export
+#include <stateport/c/status.h>           // IWYU pragma: export
+#include <stateport/c/transfers.h>        // IWYU pragma: export
 
 #endif

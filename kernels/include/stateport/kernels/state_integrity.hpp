@@ -16,11 +16,12 @@ class StateStore;
 
 struct IntegrityOptions {
   /// Checks that may be under way: begun, and not yet answered by poll(). At least the most that one begin() takes.
+  /// Each takes 16 bytes of device memory for each tensor.
   std::int32_t checks_max = 4096;
 };
 
 /// Finds checkpoints whose bytes changed between their publication and their use: a late write, a copy on the wrong
-/// stream, a slot that was given away too early. It keeps a sum of 64 bits for each slot and tensor, in device memory.
+/// stream, a slot that was given away too early. It keeps a sum of 8 bytes for each slot and tensor, in device memory.
 /// CacheIntegrity names the checks. One that publishes a state remembers its sums, one that reads it compares. Copies
 /// sum the bytes that they move anyway; the bytes of other states are read once more.
 ///

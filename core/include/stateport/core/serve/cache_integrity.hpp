@@ -16,6 +16,8 @@ struct IntegrityUsage {
   std::array<std::int64_t, 3> faults = {};  ///< that withdraw() was told, by StateFault::Kind
   std::int64_t withdrawn_states = 0;        ///< checkpoints that withdraw() took back; in columns: blocks of states
   std::int64_t unchecked_states = 0;        ///< checkpoints that found no room in the list of checks
+  std::int64_t checks_max =
+      0;  ///< the most checks that one take() answers: IntegrityOptions::checks_max is at least that
 };
 
 /// Integrity checks of a RequestCache: which checkpoints are to be summed and compared (StateIntegrity does it), and

@@ -192,13 +192,13 @@ struct RequestCacheOptions {
   /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
   /// StateTiersOptions.
   bool scrub = false;
+  /// Name the checks of checkpoints (CacheIntegrity), which StateIntegrity makes. Costs 24 bytes for each checkpoint
+  /// and up to 400 for each of them in lists.
+  bool integrity = false;
   /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each uses
   /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes
   /// besides. Bytes are counted by `memory`, whose state_bytes must be at least the number of groups.
   std::int32_t tenant_quotas = 0;
-  /// Name the checks of checkpoints (CacheIntegrity), which StateIntegrity makes. Costs 24 bytes for each checkpoint
-  /// and up to 400 for each of them in lists.
-  bool integrity = false;
   ShareRunning share_running;
   PrefixOptions prefixes;
   SessionOptions sessions;
