@@ -26,7 +26,7 @@ EngineIntegrity::EngineIntegrity(const CacheOptions& options, RequestCache& cach
       cache_(cache),
       stores_(std::move(stores)),
       counts_(counts),
-      sums_(stores_),
+      sums_(stores_, {.checks_max = static_cast<std::int32_t>(cache.integrity()->usage().checks_max)}),
       random_(options.damage),
       old_(stores_.size()) {}
 

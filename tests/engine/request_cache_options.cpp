@@ -50,8 +50,8 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
                             .epoch = options.epoch,
                             .overlap = options.overlap,
                             .scrub = options.tenants,
-                            .tenant_quotas = options.tenants ? 2 : 0,
                             .integrity = options.integrity,
+                            .tenant_quotas = options.tenants ? 2 : 0,
                             .share_running = options.share};
   // A batch that is planned ahead may find that the one before it kept all drafts.
   if (options.overlap) cache.max_request_tokens += 1 + options.drafts;

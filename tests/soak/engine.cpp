@@ -50,6 +50,8 @@ void Figures::add(const Figures& other) {
   forks += other.forks;
   restarts += other.restarts;
   found_images += other.found_images;
+  checks += other.checks;
+  withdrawn += other.withdrawn;
 }
 
 std::size_t Engine::StoredHash::operator()(const CacheEvent& event) const noexcept {
@@ -78,6 +80,7 @@ void Engine::open() {
   if (setup_.planted == Planted::state) world_->lose_every_copies = 1000;
   mover_ = make_mover_(*world_);
   cache_ = make_request_cache(setup_.options);
+  if (setup_.options.integrity) checked_.emplace(*cache_, *world_);
   now_s_ = 0;
   sequence_ = 0;
   stored_.clear();
@@ -90,6 +93,7 @@ void Engine::open() {
 
 void Engine::close() {
   figures_ = figures();
+  checked_.reset();
   cache_.reset();
   mover_.reset();
   world_.reset();
@@ -101,6 +105,10 @@ Figures Engine::figures() const {
   const CacheStats& stats = cache_->stats();
   all.prompt_tokens += stats.prompt_tokens;
   all.hit_tokens += stats.hit_tokens;
+  if (CacheIntegrity* const integrity = cache_->integrity()) {
+    all.checks += integrity->usage().reads;
+    all.withdrawn += integrity->usage().withdrawn_states;
+  }
   for (const Medium medium : below) {
     const TierUsage usage = cache_->tiers()->usage(medium);
     all.loads += usage.loads;
@@ -120,14 +128,26 @@ void Engine::step() {
   if (!pass_) run();
   if (!setup_.options.overlap && pass_) commit();
   if (random_.chance(1)) refused();
+  if (checked_) check_more();
   const std::int64_t rare = random_.between(0, 9999);
   if (rare < 20) mover_->strike();
-  if (rare >= 20 && rare < 25) mover_->take(cache_->tiers()->drain());
+  if (rare >= 20 && rare < 25) take(cache_->tiers()->drain());
   if (may_begin() && mover_->under_way() > 0) settle(false);
   follow_events();
   if (setup_.requests_of_life > 0 && figures_.requests >= next_restart_) restart();
   if (setup_.requests_to_epoch > 0 && figures_.requests >= next_epoch_) change_weights();
   if (setup_.requests_to_reset > 0 && figures_.requests >= next_reset_) reset();
+}
+
+void Engine::take(TransferPlan transfers) {
+  if (checked_) checked_->begin();
+  mover_->take(transfers);
+  if (checked_) checked_->end();
+}
+
+void Engine::check_more() {
+  if (setup_.planted == Planted::write && random_.chance(5)) checked_->write_to_some(random_);
+  if (random_.chance(1)) checked_->withdraw_some(random_);
 }
 
 void Engine::rest() {
@@ -156,7 +176,7 @@ void Engine::change_weights() {
   setup_.options.epoch = cache_->epochs().advance();
   for (const auto& [id, live] : running_)
     must(cache_->epochs().is_stale(id), "a request of older weights is not stale");
-  mover_->take(cache_->tiers()->settle({}).transfers);
+  take(cache_->tiers()->settle({}).transfers);
   ++figures_.epochs;
 }
 
@@ -164,7 +184,7 @@ void Engine::reset() {
   next_reset_ += setup_.requests_to_reset;
   rest();
   cache_->reset();
-  mover_->take(cache_->tiers()->settle({}).transfers);
+  take(cache_->tiers()->settle({}).transfers);
   follow_events();
   must(stored_.empty(), "a reset leaves something that events say is stored");
   for (const Medium medium : {Medium::host, Medium::file})
@@ -177,7 +197,7 @@ void Engine::drain() {
   const auto bytes = [&] { return cache_->tiers()->usage(Medium::file).bytes_written; };
   for (int round = 0; round < 8 && written < bytes(); ++round) {
     written = bytes();
-    mover_->take(cache_->tiers()->drain());
+    take(cache_->tiers()->drain());
     settle(true);
   }
 }
@@ -239,7 +259,7 @@ void Engine::hold(const Prompt& prompt) {
   if (random_.chance(5))
     static_cast<void>(cache_->prefixes()->pin(prompt, static_cast<double>(random_.between(1, 40))));
   if (setup_.options.prefixes.prefetches > 0 && random_.chance(10))
-    mover_->take(cache_->prefixes()->prefetch(prompt).transfers);
+    take(cache_->prefixes()->prefetch(prompt).transfers);
   const PrefixUsage& usage = cache_->prefixes()->usage();
   must(usage.pinned_bytes <= setup_.options.prefixes.pinned_bytes, "pins keep more bytes than allowed");
 }
@@ -278,7 +298,7 @@ void Engine::start() {
   }
   steps_without_start_ = 0;
   ++figures_.requests;
-  mover_->take(started->transfers);
+  take(started->transfers);
   must(search != PromptSearch::device || !started->load, "a load for a request that asked for none");
   must(started->load.has_value() == cache_->tiers()->is_loading(started->request), "a load that is not under way");
   must((started->lost.value_or(LostHit::never_stored) != LostHit::never_stored) == (started->lost_tokens > 0),
@@ -320,8 +340,10 @@ void Engine::end(RequestId id, RequestEnd how) {
   if (setup_.planted == Planted::slot && !is_in_pass) return;
   if (setup_.planted == Planted::pages) lose_pages();
   const EndedRequest ended = cache_->end(id, how, random_hint(conversation));
+  if (checked_) checked_->begin();
   mover_->take(ended.transfers);
   world_->after_end(ended.copies);
+  if (checked_) checked_->end();
 }
 
 /// A request that stands behind its prompt goes on in some other ways, too.
@@ -366,7 +388,7 @@ std::vector<PassRow> Engine::next_rows() {
   for (auto& [id, live] : running_) {
     if (!live.scheduled && cache_->chunk(id, 1000) != PromptChunk{}) {
       const auto more = cache_->refresh(id);
-      if (more) mover_->take(more->transfers);
+      if (more) take(more->transfers);
       must(!more || more->reused_tokens > live.reused_tokens, "a refresh that finds no more answers something");
       live.scheduled = true;
     }
@@ -391,7 +413,7 @@ void Engine::plan() {
   if (planned_ || (pass_ && !setup_.options.overlap)) return;
   const std::vector<PassRow> rows = next_rows();
   const PassPlan plan = cache_->plan(rows);
-  mover_->take(plan.transfers);
+  take(plan.transfers);
   planned_.emplace();
   planned_->pass = plan.pass;
   planned_->ready = plan.ready;
@@ -464,8 +486,10 @@ void Engine::commit() {
     live.read_back = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
+  if (checked_) checked_->begin();
   mover_->take(commit.transfers);
   world_->after(commit);
+  if (checked_) checked_->end();
   if (!second_) check_states(*pass_);
   pass_.reset();
   if (commit.next) {
@@ -496,7 +520,7 @@ void Engine::settle(bool all) {
     must(Clock::now() - begin < patience, "transfers are not answered");
     results_.clear();
     mover_->poll(results_, all);
-    mover_->take(cache_->tiers()->settle(results_).transfers);
+    take(cache_->tiers()->settle(results_).transfers);
     follow_loads();
   } while (all && mover_->under_way() > 0);
 }

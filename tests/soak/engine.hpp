@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "checked_states.hpp"
 #include "mark_world.hpp"
 #include "movers.hpp"
 #include "random_numbers.hpp"
@@ -40,6 +41,8 @@ struct Figures {
   std::int64_t forks = 0;
   std::int64_t restarts = 0;
   std::int64_t found_images = 0;  ///< in files, by engines that started
+  std::int64_t checks = 0;        ///< of checkpoints that were read
+  std::int64_t withdrawn = 0;     ///< checkpoints that were called wrong
 
   void add(const Figures& other);
 };
@@ -50,6 +53,7 @@ enum class Planted : std::uint8_t {
   events,  ///< the engine keeps the events of the caches for ever: memory grows
   state,   ///< a copy of a state does not happen now and then
   slot,    ///< a request is never ended
+  write,   ///< a checkpoint is written to now and then, where checkpoints are checked
   pages    ///< each request maps some and never unmaps them: memory grows outside the heap
 };
 
@@ -115,6 +119,9 @@ class Engine {
     bool operator()(const CacheEvent& a, const CacheEvent& b) const noexcept;
   };
 
+  /// Executes an answer of the cache that has these transfers alone.
+  void take(TransferPlan transfers);
+  void check_more();
   void open();
   void close();
   void restart();
@@ -152,6 +159,7 @@ class Engine {
   std::unique_ptr<MarkWorld> world_;
   std::unique_ptr<Mover> mover_;  ///< uses the world
   std::unique_ptr<RequestCache> cache_;
+  std::optional<CheckedStates> checked_;
   std::map<RequestId, Live> running_;
   std::optional<Batch> pass_;     ///< that ran and is not read back
   std::optional<Batch> planned_;  ///< the next one

@@ -39,6 +39,9 @@ World::World(const FleetOptions& options, Combination index, bool is_real)
   for (int number = 0; number < 2; ++number) {
     EngineSetup setup = engine_setup(index, number, is_real);
     setup.planted = options.planted;
+    // One of the two engines checks its checkpoints.
+    setup.options.integrity =
+        (options.seed + static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(number)) % 2 == 0;
     setup.name = fmt::format("{} {}", name(), number);
     const RequestCacheOptions cache = setup.options;
     Engine::MakeMover make_mover;

@@ -59,11 +59,9 @@ const std::map<std::string, Combination> index_names = {{"slots", Combination::h
                                                         {"tree", Combination::tree_slots},
                                                         {"columns", Combination::hash_columns},
                                                         {"tree_columns", Combination::tree_columns}};
-const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing},
-                                                      {"events", Planted::events},
-                                                      {"state", Planted::state},
-                                                      {"slot", Planted::slot},
-                                                      {"pages", Planted::pages}};
+const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing}, {"events", Planted::events},
+                                                      {"state", Planted::state},     {"slot", Planted::slot},
+                                                      {"write", Planted::write},     {"pages", Planted::pages}};
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -202,6 +200,7 @@ bool Run::summary() {
       "{} resets, {} epochs, {} forks, {} restarts that found {} images\n",
       all.loads, all.failed_loads, all.passes_ahead, all.cancelled_passes, all.preempted, all.aborted,
       all.refused_calls, all.resets, all.epochs, all.forks, all.restarts, all.found_images);
+  fmt::print("{} checks of checkpoints, {} checkpoints withdrawn\n", all.checks, all.withdrawn);
   fmt::print(
       "{} transfers that failed, {} images damaged, {} vanished, a store away {} times; invariants checked {} "
       "times\n",
@@ -256,7 +255,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--json", arguments.json, "file for a line of JSON with each report");
   app.add_option("--folder", arguments.folder, "for files of tiers; default: that for temporary files")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--plant", arguments.plant, "a mistake that must be noticed: events, state, slot or pages")
+  app.add_option("--plant", arguments.plant, "a mistake that must be noticed: events, state, slot, write or pages")
       ->check(CLI::IsMember(planted_names));
 }
 

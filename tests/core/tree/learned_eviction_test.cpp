@@ -115,8 +115,8 @@ void serve_at_random(Random& random, EvictionOrder order) {
       twin.request(prompt, now_s, checkpoint, hint);
       REQUIRE(served.last.node == twin.last.node);
       if (random.chance(30)) {
-        served.locks.push_back(served.tree.lock(served.last));
-        twin.locks.push_back(twin.tree.lock(twin.last));
+        served.locks.push_back(served.tree.lock(served.last.node));
+        twin.locks.push_back(twin.tree.lock(twin.last.node));
       }
     } else if (kind == 3 && !served.locks.empty()) {
       served.locks.pop_front();
