@@ -62,9 +62,11 @@ void RandomEngine::Checks::end_readers() {
   for (const RequestId reader : std::exchange(readers_, {})) engine_.end(reader);
 }
 
-/// In columns a running request works in blocks that are published already.
+/// In columns a running request works in blocks that are published already. A request that has ended may be kept for
+/// its forks, with its slot.
 bool RandomEngine::Checks::is_worked_in(const StateCheck& check) const {
   if (has_separate_checkpoints(engine_.options_)) return false;
+  if (std::cmp_not_equal(engine_.cache_->running_requests(), engine_.running_.size())) return true;
   return std::ranges::any_of(engine_.running_, [&](const auto& running) {
     const auto& [id, live] = running;
     const std::optional<Batch>& pass = engine_.pass_;
