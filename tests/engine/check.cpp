@@ -70,6 +70,7 @@ class Shrinking {
     Problem shorter = problem_;
     PlannedRequest& request = shorter.schedule.requests[index];
     request.prompt.resize(prompt_tokens);
+    if (std::cmp_less_equal(prompt_tokens, request.fork_at)) request.fork_of = -1;
     std::erase_if(request.breakpoints, [&](std::int64_t at) { return std::cmp_greater(at, prompt_tokens); });
     request.new_tokens = new_tokens;
     shorter.answers[static_cast<std::size_t>(request.id)] =

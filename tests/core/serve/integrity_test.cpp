@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace stateport;
@@ -175,6 +177,33 @@ TEST_CASE("a checkpoint that was withdrawn is found no more, and can be made aga
   }
 }
 
+TEST_CASE("nobody gets the place of a checkpoint that was withdrawn before its last reader has ended") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    const std::vector<StateCheck> published = serve_checked(*cache, counting(49));
+    const RequestId holder = cache->start({.tokens = counting(49)}).value().request;
+    const SlotId place = cache->places(holder).state;
+    const auto is_there = [&](const StateCheck& check) { return check.group == 0 && check.slot == place; };
+    const auto wrong = std::ranges::find_if(published, is_there);
+    REQUIRE(wrong != published.end());
+    const StateFault fault = changed(*wrong);
+    REQUIRE(cache->integrity()->withdraw({&fault, 1}) == 1);
+    const auto is_taken = [&] {
+      bool taken = false;
+      for (Token first = 1000; first < 9000; first += 100)
+        taken |= std::ranges::any_of(serve_checked(*cache, counting(49, first)), is_there);
+      return taken;
+    };
+    CHECK_FALSE(is_taken());
+    static_cast<void>(cache->preempt(holder));
+    CHECK(is_taken());
+    finish_prompt(*cache, cache->start({.tokens = counting(49)}).value().request, 49);
+    cache->reset();
+    CHECK(taken(*cache).empty());
+  }
+}
+
 TEST_CASE("a checkpoint that was withdrawn is not stored, and leaves the tiers that have it") {
   for (const Combination index : every_combination)
     for (const bool is_stored : {false, true}) {
@@ -292,8 +321,11 @@ TEST_CASE("checkpoints beyond the list of checks stay without checks, and are co
     CHECK(cache->integrity()->usage().unchecked_states > 0);
     const CheckedPrompt last = counting(49, 5'000'000);
     finish_prompt(*cache, cache->start({.tokens = last}).value().request, 49);
-    const std::int64_t known = std::ssize(taken(*cache));
-    CHECK(known > 0);
+    // Of each place the last one is checked.
+    const std::vector<StateCheck> checks = taken(*cache);
+    CHECK(!checks.empty());
+    std::set<std::pair<std::int32_t, SlotId>> places;
+    for (const StateCheck& check : checks) CHECK(places.insert({check.group, check.slot}).second);
     const RequestId again = cache->start({.tokens = last}).value().request;
     REQUIRE(cache->computed(again) == 48);
     const PassRow row{.request = again, .tokens = 1};
