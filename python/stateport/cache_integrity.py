@@ -40,9 +40,9 @@ class CacheIntegrity(_library.Object):
         poll names faults → withdraw → preempt the requests that read a wrong state, and start them again
 
     An engine that waits for the verdicts of a plan before it runs the pass cancels the plan, and no token depends on a
-    wrong state. One that does not wait drops the tokens of the pass for the requests that the faults name. Ranks of a
-    group withdraw the same checkpoints at the same point of their calls. These methods raise InvalidState without
-    CacheOptions.integrity."""
+    wrong state. One that does not wait polls before it commits the pass, and aborts the requests that the faults name.
+    Ranks of a group withdraw the same checkpoints at the same point of their calls. These methods raise InvalidState
+    without CacheOptions.integrity."""
 
     def take_checks(self) -> Records:
         """STATE_CHECK [n]: the checks that were decided since the last call, in order. An engine takes them after each

@@ -75,6 +75,7 @@ void BusyRows::place(Pass& pass) {
 void BusyRows::drop_newest() {
   Pass& pass = book_.passes.newest();
   if (marks_ != nullptr) marks_->forget(pass);
+  if (book_.checks) book_.checks->drop_pass(pass.id);
   index_.unplace(pass);
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     if (!pass.is_busy(i)) continue;

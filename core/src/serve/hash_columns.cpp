@@ -172,6 +172,12 @@ void HashColumns::forget(const Forgotten& forgotten) {
   for (std::size_t g = 0; g < rows_.groups(); ++g) rows_.blocks(g).forget(forgotten);
 }
 
+void HashColumns::withdraw(std::size_t group, SlotId slot) {
+  rows_.blocks(group).withdraw(BlockId{slot.value()});
+  for (RequestRecord& record : book_.records)
+    record.lost_load |= record.running && rows_.loading(record.id)[group] == slot;
+}
+
 void HashColumns::forget_all() {
   kv_.reset();
   rows_.reset();

@@ -39,7 +39,7 @@ class HashColumns final : public RequestIndex {
   }
   void forget_all() override;
   void forget(const Forgotten& forgotten) override;
-  void withdraw(std::size_t group, SlotId slot) override { rows_.blocks(group).withdraw(BlockId{slot.value()}); }
+  void withdraw(std::size_t group, SlotId slot) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override {
     return rows_.split(record, start, tokens);
   }

@@ -302,7 +302,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   kv_.unlock(id);
   if (!spares_last_request(options_.eviction)) keep_to_budget();
   request.columns = no_columns;
-  if (!withdrawn_.empty()) return_withdrawn();
+  if (!withdrawn_.empty()) return_withdrawn(id);
 }
 
 void RadixSlots::withdraw(std::size_t, SlotId slot) {
@@ -312,10 +312,11 @@ void RadixSlots::withdraw(std::size_t, SlotId slot) {
 }
 
 /// The first pass of a request reads its hit.
-void RadixSlots::return_withdrawn() {
+void RadixSlots::return_withdrawn(RequestId closing) {
   std::erase_if(withdrawn_, [&](SlotId slot) {
     const bool is_read = std::ranges::any_of(book_.records, [&](const RequestRecord& record) {
-      return record.running && !record.begun && !record.is_fork && book_.opened_of(record.id).hit == slot;
+      return record.running && record.id != closing && !record.begun && !record.is_fork &&
+             book_.opened_of(record.id).hit == slot;
     });
     if (!is_read) kv_.return_state(slot);
     return !is_read;

@@ -75,7 +75,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   [[nodiscard]] bool keeps_end(RequestId request, RequestEnd how);
   void keep_to_budget();
-  void return_withdrawn();
+  void return_withdrawn(RequestId closing = {});
 
   RadixKv kv_;
   std::vector<Request> requests_;

@@ -6,6 +6,25 @@
 #include <utility>
 
 namespace stateport::detail {
+namespace {
+
+/// States that the index loses meanwhile are not evicted, and no tier stores or keeps them.
+class Withdrawing {
+ public:
+  explicit Withdrawing(RequestBook& book) : book_(book) { set(true); }
+  ~Withdrawing() { set(false); }
+  Withdrawing(const Withdrawing&) = delete;
+  Withdrawing& operator=(const Withdrawing&) = delete;
+
+ private:
+  void set(bool withdraws) noexcept {
+    book_.forgetting = withdraws;
+    book_.news.set_withdrawing(withdraws);
+  }
+  RequestBook& book_;
+};
+
+}  // namespace
 
 std::int32_t RequestIntegrity::withdraw(std::span<const StateFault> faults) {
   for (const StateFault& fault : faults) {
@@ -17,14 +36,16 @@ std::int32_t RequestIntegrity::withdraw(std::span<const StateFault> faults) {
     require(fault.check.slot.valid() && fault.check.slot.index() < slots, "faults.check.slot", fault.check.slot,
             "is out of range");
   }
+  // A pin that ends may evict, and so may take the checkpoint itself.
+  for (const StateFault& fault : faults)
+    if (prefixes_ != nullptr && checks_.is_current(fault.check))
+      prefixes_->end_pins_of(static_cast<std::size_t>(fault.check.group), fault.check.slot);
   std::int32_t withdrawn = 0;
-  book_.forgetting = true;  // they are not evicted
-  book_.news.set_withdrawing(true);
+  const Withdrawing withdrawing(book_);
   for (const StateFault& fault : faults) {
     ++checks_.usage.faults[static_cast<std::size_t>(fault.kind)];
     if (checks_.is_current(fault.check)) {
       const auto group = static_cast<std::size_t>(fault.check.group);
-      if (prefixes_ != nullptr) prefixes_->end_pins_of(group, fault.check.slot);
       index_.withdraw(group, fault.check.slot);
       checks_.lost(group, fault.check.slot);
       ++withdrawn;
@@ -32,8 +53,6 @@ std::int32_t RequestIntegrity::withdraw(std::span<const StateFault> faults) {
       tiers_->index().withdraw_state(*prefix);
     }
   }
-  book_.news.set_withdrawing(false);
-  book_.forgetting = false;
   checks_.usage.withdrawn_states += withdrawn;
   if (tiers_ != nullptr) tiers_->end_call();
   return withdrawn;

@@ -47,6 +47,7 @@ struct alignas(64) RequestRecord {
   bool ending = false;          ///< it has ended, and is kept until its load ends, or until its forks have begun
   bool holds_prefix = false;    ///< no request: a pin or a prefetch has this row (HeldPrefixes)
   bool stale = false;           ///< its contents were forgotten: it publishes nothing
+  bool lost_load = false;       ///< the state on the device that its load of KV is for was withdrawn
   bool is_fork = false;         ///< it is a fork that has not begun
   bool has_memory = false;      ///< of a fork: it has taken memory of its own
   NamespaceTag tag{};           ///< of the prompt's namespace

@@ -260,7 +260,8 @@ SettledTransfers RequestTiers::settle(std::span<const TransferResult> results) {
     if (!end) continue;
     const RequestId id = end->request;
     // Contents that a stale request loads were forgotten meanwhile: others must not find them.
-    if (!end->asked) finish_load(id, end->done && !records_[id.index()].stale);
+    RequestRecord& record = records_[id.index()];
+    if (!end->asked) finish_load(id, end->done && !record.stale && !std::exchange(record.lost_load, false));
     const bool goes_on = !end->asked || look_again(id);
     ready += goes_on && !records_[id.index()].holds_prefix;
   }

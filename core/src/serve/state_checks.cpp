@@ -56,7 +56,11 @@ void StateChecks::lost(std::size_t group, SlotId slot) noexcept {
 
 /// The bytes of a checkpoint that the same list publishes are summed with it: there is nothing to compare yet.
 void StateChecks::push_read(const StateCheck& check) {
-  if (check.content == 0 || check.content > known_content_ || std::cmp_equal(checks_.size(), usage.checks_max)) return;
+  if (check.content == 0 || check.content > known_content_) return;
+  if (std::cmp_equal(checks_.size(), usage.checks_max)) {
+    ++usage.unchecked_states;
+    return;
+  }
   checks_.push_back(check);
 }
 
@@ -75,6 +79,12 @@ void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefi
   push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content.number, .request = {}});
   stored_[next_stored_] = content;
   next_stored_ = (next_stored_ + 1) % stored_.size();
+}
+
+void StateChecks::drop_pass(std::uint64_t pass) {
+  std::erase_if(checks_, [&](const StateCheck& check) {
+    return check.kind == StateCheck::Kind::read && check.request.valid() && check.pass == pass;
+  });
 }
 
 void StateChecks::clear() noexcept {

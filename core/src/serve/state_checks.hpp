@@ -29,6 +29,8 @@ class StateChecks {
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
   /// A transfer stores the state of this prefix from this slot, which may have lost it, and have another one by now.
   void stored(std::size_t group, SlotId slot, const PrefixHash& prefix);
+  /// The pass does not run: it reads nothing.
+  void drop_pass(std::uint64_t pass);
   void clear() noexcept;
 
   [[nodiscard]] CheckPlan take();

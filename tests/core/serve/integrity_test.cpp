@@ -335,6 +335,110 @@ TEST_CASE("checkpoints beyond the list of checks stay without checks, and are co
   }
 }
 
+TEST_CASE("the end of a pin may evict what is withdrawn") {
+  for (const Combination index : slot_combinations)
+    for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::hix})
+      for (const std::int64_t budget : {60, 100, 150, 200}) {
+        CAPTURE(static_cast<int>(index));
+        CAPTURE(budget);
+        RequestCacheOptions options = checked_cache(index);
+        options.eviction = order;
+        options.memory = {.state_bytes = 10, .kv_bytes_per_token = 1};
+        options.prefixes = {.pins = 2, .pinned_bytes = 1000};
+        slots(options).budget_bytes = budget;
+        slots(options).placement = CheckpointPlacement::last;
+        const auto cache = make_request_cache(options);
+        const std::vector<StateCheck> published = serve_checked(*cache, counting(33));
+        if (cache->prefixes()->pin({.tokens = counting(33)}).pin == 0) continue;
+        std::int64_t prompt = 90;
+        for (const Token first : {5000, 9000}) {
+          const RequestId request =
+              cache->start({.tokens = counting(static_cast<std::int32_t>(prompt), first)})->request;
+          const PassRow row{.request = request,
+                            .tokens = static_cast<std::int32_t>(cache->chunk(request, prompt).tokens)};
+          constexpr std::int32_t none = 0;
+          const PassPlan plan = cache->plan({&row, 1});
+          static_cast<void>(cache->commit(plan.pass, {&none, 1}, {}));
+          prompt -= 30;
+        }
+        const StateFault fault = changed(published.back());
+        CHECK_NOTHROW(cache->integrity()->withdraw({&fault, 1}));
+        CHECK(cache->prefixes()->usage().pins == 0);
+        cache->check_invariants();
+        // Evictions count again.
+        const std::int64_t evicted = cache->usage().evicted_states;
+        for (Token first = 20'000; first < 40'000; first += 1000) serve_checked(*cache, counting(33, first));
+        CHECK(cache->usage().evicted_states > evicted);
+      }
+}
+
+TEST_CASE("a load of KV for a state that was withdrawn meanwhile brings no hit") {
+  RequestCacheOptions options = checked_cache(Combination::hash_columns);
+  options.max_request_tokens = 48;
+  options.kv_tokens = 96;
+  options.memory = {.state_bytes = 10, .kv_bytes_per_token = 1};
+  columns(options).groups.resize(1);
+  columns(options).groups[0].blocks = 60;
+  options.tiers = {.host_bytes = 100'000};
+  Server server(options);
+  const CheckedPrompt prompt = prompt_of(37, 0);
+  server.serve(prompt);
+  std::vector<StateFault> faults;
+  for (const StateCheck& check : taken(*server.cache))
+    if (check.kind == StateCheck::Kind::published) faults.push_back(changed(check));
+  for (Token first = 1000; first < 4000; first += 1000) server.serve(prompt_of(37, first));
+  static_cast<void>(taken(*server.cache));
+  const StartedRequest started = server.start({.tokens = prompt}).value();
+  REQUIRE(started.load);
+  CHECK(server.cache->integrity()->withdraw(faults) > 0);
+  server.move();
+  CHECK(server.cache->computed(started.request) == 0);
+  for (const StateCheck& check : taken(*server.cache)) CHECK(check.kind != StateCheck::Kind::published);
+  static_cast<void>(server.cache->preempt(started.request));
+  CHECK(server.cache->computed(server.start({.tokens = prompt}).value().request) == 0);
+  server.cache->check_invariants();
+}
+
+TEST_CASE("a plan that does not run leaves no checks") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    serve_checked(*cache, counting(49));
+    const RequestId request = cache->start({.tokens = counting(49)}).value().request;
+    const PassRow row{.request = request, .tokens = 1};
+    cache->cancel(cache->plan({&row, 1}).pass);
+    CHECK(taken(*cache).empty());
+    static_cast<void>(cache->plan({&row, 1}));
+    const PassPlan plan = cache->plan({&row, 1});  // replaces the one before
+    const std::vector<StateCheck> checks = taken(*cache);
+    CHECK(checks.size() == group_count(cache->options()));
+    for (const StateCheck& check : checks) CHECK(check.pass == plan.pass);
+  }
+}
+
+TEST_CASE("the slot of a withdrawn state is free when the last request that reads it ends") {
+  RequestCacheOptions options = checked_cache(Combination::tree_slots);
+  options.max_requests = 1;
+  slots(options).checkpoints = 1;
+  slots(options).placement = CheckpointPlacement::last;
+  const auto cache = make_request_cache(options);
+  const CheckedPrompt prompt = counting(33);
+  serve_checked(*cache, prompt);
+  for (int round = 0; round < 3; ++round) {
+    const RequestId reader = cache->start({.tokens = prompt}).value().request;
+    REQUIRE(cache->computed(reader) == 32);
+    const PassRow row{.request = reader, .tokens = 1};
+    const PassPlan plan = cache->plan({&row, 1});
+    const StateFault fault = changed(taken(*cache).front());
+    cache->cancel(plan.pass);
+    CHECK(cache->integrity()->withdraw({&fault, 1}) == 1);
+    static_cast<void>(cache->preempt(reader));
+    CHECK(cache->usage().states == 0);
+    CHECK(!serve_checked(*cache, prompt).empty());
+    CHECK(cache->usage().states == 1);
+  }
+}
+
 TEST_CASE("whoever writes to checkpoints, no pass reads a wrong state, and nothing else is called wrong") {
   for (const Combination index : every_combination)
     for (const Damaged kind : {Damaged::device, Damaged::tiers, Damaged::arena, Damaged::forks, Damaged::weights}) {

@@ -65,18 +65,17 @@ stateport_status stateport_request_cache_refresh(stateport_request_cache* cache,
 /// fork_count. One token counts as sampled: the fork decodes. More are a prompt. The forks have the namespace and the
 /// hint of the request, and share its KV and its state. Nothing is copied before their first plan:
 ///
-///     in slots:    the first pass of a fork reads the state of the request (read_slot) and writes its own
-///     (write_slot).
+///     in slots:    the first pass of a fork reads the state of the request (read_slot) and writes its own (write_slot).
 ///                  An engine whose kernels work in place copies the state first.
 ///     in columns:  copies of the group plan have a copy of the state.
 ///     both:        fork_copies of the plan have a copy of the last block of KV, if that is not full.
 ///
-/// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk says 0. It
-/// may end: it then keeps its memory and its number until they have, and leaves no state at its end. A fork can be
-/// forked once it has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing has changed.
-/// Refused: a request that does not run, no forks, a count that is no multiple of theirs, a fork longer than
-/// max_request_tokens; with STATEPORT_INVALID_STATE a request that has not computed its prompt, that is in an
-/// outstanding pass, and a fork that has not begun. forks: [fork_count].
+/// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk says 0. It may end: it
+/// then keeps its memory and its number until they have, and leaves no state at its end. A fork can be forked once it
+/// has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing has changed. Refused: a
+/// request that does not run, no forks, a count that is no multiple of theirs, a fork longer than max_request_tokens;
+/// with STATEPORT_INVALID_STATE a request that has not computed its prompt, that is in an outstanding pass, and a fork
+/// that has not begun. forks: [fork_count].
 stateport_status stateport_request_cache_fork(stateport_request_cache* cache, int64_t request, const int32_t* tokens,
                                               size_t count, int64_t* forks, size_t fork_count);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
@@ -109,11 +108,10 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
 /// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (in columns:
 /// of every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
-/// all tokens of the prompt the request can only end, or be forked. Some of the KV may be cached already. Index hash in
-/// slots: its blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no
-/// request reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed
-/// already or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is
-/// outstanding.
+/// all tokens of the prompt the request can only end, or be forked. Some of the KV may be cached already. Index hash in slots: its
+/// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
+/// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed already
+/// or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 

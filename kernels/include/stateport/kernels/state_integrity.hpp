@@ -36,6 +36,8 @@ struct IntegrityOptions {
 /// written, but for NaN and infinity: the sums are those of the bytes that lie there. Nor are a write between the check
 /// and the forward that reads the state, and an attacker who knows the sums.
 ///
+/// After a BackendError verdicts may be wrong or stay out: make a new object, and withdraw what it checked.
+///
 /// All calls enqueue on the stream of the engine and wait for nothing, but for wait(). No call allocates, but for
 /// copy_slots() where SlotCopier allocates. None may be captured into a graph. Not thread-safe. The stores must outlive
 /// the object.
