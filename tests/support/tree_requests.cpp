@@ -77,7 +77,7 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   release_kv(scratch_.kv, freed);
   freed.slots.insert(freed.slots.end(), scratch_.slots.begin(), scratch_.slots.end());
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
-  request.lock = tree_.lock(request.hit);
+  request.lock = tree_.lock(request.hit.node);
   request.live = request.hit.live_slot;
   const bool slots = (request.live.valid() || take_slots({&request.live, 1}, freed)) &&
                      (options_.style == CheckpointStyle::copy_live || take_slots(request.tracks, freed));
@@ -205,7 +205,7 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
   const auto key = std::span(request.tokens).first(static_cast<std::size_t>(length));
   const auto row = std::span(request.row).first(static_cast<std::size_t>(length));
   const PrefixMatch kept = tree_.match(key, request.name_space, row, Lookup::again);
-  request.lock = tree_.lock(kept);
+  request.lock = tree_.lock(kept.node);
   request.protected_tokens = cached.protected_tokens = kept.tokens;
   request.tracked.reset();
   return cached;

@@ -119,7 +119,7 @@ void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
       continue;
     ++book_.published;
     if (book_.sessions) book_.sessions->take_state(group, SlotId{block.value()}, kv_.blocks(row.request)[at].value());
-    if (book_.checks) book_.checks->published(group, SlotId{block.value()}, row.request);
+    if (book_.checks) book_.checks->published(group, SlotId{block.value()}, row.request, hashes.prefixes()[at]);
     kv_.note_state(row.request, at);
   }
 }
@@ -152,7 +152,7 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
       const bool is_new =
           rows_.blocks(g).publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens, book_.record(id).tag);
       if (is_new && book_.sessions) book_.sessions->take_state(g, SlotId{block.value()}, kv_.blocks(id)[at].value());
-      if (is_new && book_.checks) book_.checks->published(g, SlotId{block.value()}, id);
+      if (is_new && book_.checks) book_.checks->published(g, SlotId{block.value()}, id, hashes.prefixes()[at]);
       kv_.note_state(id, at);
     }
     rows_.release(id);

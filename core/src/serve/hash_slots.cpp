@@ -319,7 +319,7 @@ void HashSlots::make_findable(RequestId request, BlockId block, const StateTag& 
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
   if (book_.sessions) book_.sessions->take_state(0, slot, block.value());
-  if (book_.checks) book_.checks->published(0, slot, request);
+  if (book_.checks) book_.checks->published(0, slot, request, tag.prefix);
   book_.ages.made(slot, book_.now_s);
   book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
@@ -368,7 +368,7 @@ SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   if (allocator_.slot_of(block) == slot)
     make_findable(id, block, tag_of(kv_.hashes(id), tokens, book_), slot);
   else if (book_.checks)
-    book_.checks->published(0, slot, id, false);
+    book_.checks->published(0, slot, id, PrefixHash{}, false);
   book_.states.of(id)[0].read_column = 0;
   return slot;
 }

@@ -195,7 +195,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
   if (live != nullptr && tree_.slots().free_slots() == 0) {
     book_.note_lack(MemoryPart::states, 1);
     if (book_.sessions && book_.sessions->demotes()) {
-      const PrefixLock hit = tree_.lock(tree_.peek(usable, request.name_space));
+      const PrefixLock hit = tree_.lock(tree_.peek(usable, request.name_space).node);
       static_cast<void>(evict_demoted(book_, tree_, {.states = 1}, freed_));
     }
   }
@@ -205,7 +205,7 @@ std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names
           : tree_.match(usable, request.name_space, request.row, Lookup::request, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   reclaim(freed_);
-  request.lock = tree_.lock(request.hit);
+  request.lock = tree_.lock(request.hit.node);
   if (live != nullptr) {
     if (request.hit.live_slot.valid()) note_taken(state_owners_, request.hit.live_slot);
     *live = request.hit.live_slot.valid() ? request.hit.live_slot : take_state();
@@ -228,7 +228,7 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   request.row.resize(static_cast<std::size_t>(prompt));
   // A policy that learns hears of the hit as of one by a start.
   request.hit = tree_.match(usable, request.name_space, request.row, Lookup::request, prompt);
-  request.lock = tree_.lock(request.hit);
+  request.lock = tree_.lock(request.hit.node);
   return opened_at_hit(id);
 }
 
@@ -334,10 +334,12 @@ bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places,
   for (std::size_t g = 0; book_.sessions && g < book_.groups; ++g)
     book_.sessions->take_state(g, state, request.row[count - 1] / options_.block_size_tokens);
   std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
-  for (std::size_t g = 0; book_.checks && g < book_.groups; ++g) book_.checks->published(g, places[g], id);
+  if (book_.news.on())
+    prefix_of_[state.index()] =
+        hashes_of(id, tokens).prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  for (std::size_t g = 0; book_.checks && g < book_.groups; ++g)
+    book_.checks->published(g, places[g], id, prefix_of_[state.index()]);
   if (!book_.news.on()) return true;
-  const GrowingHashes& hashes = hashes_of(id, tokens);
-  prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   is_reported_[state.index()] = 1;
   for (std::size_t g = 0; g < book_.groups; ++g)
     book_.news.state_stored(static_cast<std::int32_t>(g), prefix_of_[state.index()], tokens, places[g]);
@@ -349,7 +351,7 @@ void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
   const auto count = static_cast<std::size_t>(tokens);
   const PrefixMatch kept = tree_.match(book_.record(id).tokens.first(tokens), request.name_space,
                                        std::span(request.row).first(count), Lookup::again);
-  request.lock = tree_.lock(kept);
+  request.lock = tree_.lock(kept.node);
   request.held_tokens = kept.tokens;
   note_shared(book_, id, std::span(request.row).first(static_cast<std::size_t>(kept.tokens)));
 }

@@ -273,8 +273,7 @@ TransferPlan RequestTiers::take_transfers() {
   for (std::size_t i = 0; checks_ != nullptr && i < taken.size(); ++i)
     if (const Transfer& store = taken[i];
         store.kind == Transfer::Kind::store && store.image.content == CacheContent::state)
-      checks_->stored(static_cast<std::size_t>(store.image.group), SlotId{store.place}, store.image.prefix,
-                      !index_.is_on_device(store));
+      checks_->stored(static_cast<std::size_t>(store.image.group), SlotId{store.place}, store.image.prefix);
   return taken;
 }
 

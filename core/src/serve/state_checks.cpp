@@ -29,20 +29,21 @@ StateChecks::StateChecks(const RequestCacheOptions& options) {
   if (options.tiers.enabled()) stored_.resize(std::max(all, stored_min));
 }
 
-void StateChecks::published(std::size_t group, SlotId slot, RequestId request, bool is_found) {
+void StateChecks::published(std::size_t group, SlotId slot, RequestId request, const PrefixHash& prefix,
+                            bool is_found) {
   Place& place = at(group, slot);
-  place.content = 0;
+  place.content = {};
   place.is_found = false;
   if (std::cmp_equal(checks_.size(), usage.checks_max)) {
     ++usage.unchecked_states;
     return;
   }
-  place.content = ++last_content_;
+  place.content = {.number = ++last_content_, .prefix = prefix};
   place.is_found = is_found;
   checks_.push_back({.kind = StateCheck::Kind::published,
                      .group = static_cast<std::int32_t>(group),
                      .slot = slot,
-                     .content = place.content,
+                     .content = place.content.number,
                      .request = request,
                      .pass = pass_});
 }
@@ -62,23 +63,23 @@ void StateChecks::push_read(const StateCheck& check) {
 void StateChecks::read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass) {
   push_read({.group = static_cast<std::int32_t>(group),
              .slot = slot,
-             .content = at(group, slot).content,
+             .content = at(group, slot).content.number,
              .request = request,
              .pass = pass});
 }
 
-void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost) {
+void StateChecks::stored(std::size_t group, SlotId slot, const PrefixHash& prefix) {
   const Place& place = at(group, slot);
-  const bool is_new = place.content > known_content_;
-  const std::uint64_t content = is_new && is_lost ? place.left : place.content;
-  push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content, .request = {}});
-  stored_[next_stored_] = {.content = content, .prefix = prefix};
+  const Content& content = place.content.prefix == prefix ? place.content : place.left;
+  if (content.prefix != prefix) return;
+  push_read({.group = static_cast<std::int32_t>(group), .slot = slot, .content = content.number, .request = {}});
+  stored_[next_stored_] = content;
   next_stored_ = (next_stored_ + 1) % stored_.size();
 }
 
 void StateChecks::clear() noexcept {
   for (std::vector<Place>& places : places_) std::ranges::fill(places, Place{});
-  std::ranges::fill(stored_, Stored{});
+  std::ranges::fill(stored_, Content{});
   checks_.clear();
 }
 
@@ -89,7 +90,7 @@ CheckPlan StateChecks::take() {
   for (const StateCheck& check : checks_)
     if (!check.request.valid()) taken_.push_back(check);
   for (const StateCheck& check : checks_)
-    if (check.request.valid() && place_of(check).content == check.content) taken_.push_back(check);
+    if (check.request.valid() && place_of(check).content.number == check.content) taken_.push_back(check);
   for (const StateCheck& check : taken_) ++(check.kind == StateCheck::Kind::published ? usage.published : usage.reads);
   checks_.clear();
   known_content_ = last_content_;
@@ -98,11 +99,11 @@ CheckPlan StateChecks::take() {
 
 bool StateChecks::is_current(const StateCheck& check) const noexcept {
   const Place& place = place_of(check);
-  return place.is_found && place.content == check.content;
+  return place.is_found && place.content.number == check.content;
 }
 
 std::optional<PrefixHash> StateChecks::stored_prefix(std::uint64_t content) const noexcept {
-  const auto found = std::ranges::find(stored_, content, &Stored::content);
+  const auto found = std::ranges::find(stored_, content, &Content::number);
   if (content == 0 || found == stored_.end()) return std::nullopt;
   return found->prefix;
 }

@@ -20,15 +20,15 @@ class StateChecks {
 
   /// The pass that is committed; 0: none is.
   void set_pass(std::uint64_t pass) noexcept { pass_ = pass; }
-  /// The slot has a checkpoint that `request` made or loaded, from now on. `is_found`: later prompts find it.
-  void published(std::size_t group, SlotId slot, RequestId request, bool is_found = true);
+  /// The slot has a checkpoint that `request` made or loaded, from now on. `prefix`: with tiers, names it there.
+  /// `is_found`: later prompts find it.
+  void published(std::size_t group, SlotId slot, RequestId request, const PrefixHash& prefix, bool is_found = true);
   /// No later prompt finds it any more. Requests may still hold it.
   void lost(std::size_t group, SlotId slot) noexcept;
   /// The pass reads the checkpoint in this slot, which its request holds.
   void read(std::size_t group, SlotId slot, RequestId request, std::uint64_t pass);
-  /// A transfer stores the state of this prefix from this slot. `is_lost`: if the slot has a new checkpoint, it is the
-  /// one before that.
-  void stored(std::size_t group, SlotId slot, const PrefixHash& prefix, bool is_lost);
+  /// A transfer stores the state of this prefix from this slot, which may have lost it, and have another one by now.
+  void stored(std::size_t group, SlotId slot, const PrefixHash& prefix);
   void clear() noexcept;
 
   [[nodiscard]] CheckPlan take();
@@ -42,14 +42,14 @@ class StateChecks {
   IntegrityUsage usage;
 
  private:
-  struct Place {
-    std::uint64_t content = 0;  ///< the checkpoint that was published last; 0: none, or one that is not checked
-    bool is_found = false;      ///< later prompts find it
-    std::uint64_t left = 0;     ///< the checkpoint that was lost last
-  };
-  struct Stored {
-    std::uint64_t content = 0;
+  struct Content {
+    std::uint64_t number = 0;  ///< 0: none, or one that is not checked
     PrefixHash prefix;
+  };
+  struct Place {
+    Content content;        ///< the checkpoint that was published last
+    bool is_found = false;  ///< later prompts find it
+    Content left;           ///< the checkpoint that was lost last
   };
 
   [[nodiscard]] Place& at(std::size_t group, SlotId slot) noexcept { return places_[group][slot.index()]; }
@@ -61,7 +61,7 @@ class StateChecks {
   std::vector<std::vector<Place>> places_;  ///< [groups][slots]
   std::vector<StateCheck> checks_;
   std::vector<StateCheck> taken_;
-  std::vector<Stored> stored_;  ///< the last ones, in a ring
+  std::vector<Content> stored_;  ///< the last ones, in a ring
   std::size_t next_stored_ = 0;
   std::uint64_t last_content_ = 0;
   std::uint64_t known_content_ = 0;  ///< the last one that take() has answered

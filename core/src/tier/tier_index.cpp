@@ -115,14 +115,6 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   return true;
 }
 
-bool TierIndex::is_on_device(const Transfer& store) {
-  TierNodes& nodes = contents_.nodes();
-  const std::uint32_t node = nodes.find(store.image.prefix);
-  const auto group = static_cast<std::size_t>(store.image.group);
-  return node != TierNode::none && (nodes[node].device_groups >> group & 1U) != 0 &&
-         nodes.slots(node)[group] == store.place;
-}
-
 void TierIndex::forget(const Forgotten& forgotten) {
   flush();
   TierNodes& nodes = contents_.nodes();

@@ -83,8 +83,6 @@ class TierIndex {
   /// Forgets these contents, and those of which no namespace is known. Transfers may be under way. The device has lost
   /// its own, or is about to.
   void forget(const Forgotten& forgotten);
-  /// The device has the state that a transfer stores, in the same place.
-  [[nodiscard]] bool is_on_device(const Transfer& store);
   /// The state of this prefix is wrong: no tier has it any more, and none stores it. Before the device loses it.
   void withdraw_state(const PrefixHash& prefix) { stores_.withdraw_state(prefix); }
   /// Forgets everything, in all tiers. Throws InvalidState while transfers are under way.

@@ -199,6 +199,11 @@ PrefixLock PrefixTree::lock(NodeId node) {
   return {impl_, node};
 }
 
+void PrefixTree::touch(NodeId node) {
+  require(impl_->shape().contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  impl_->touch(node.index);
+}
+
 void PrefixTree::touch(std::span<const NodeId> nodes) {
   detail::for_each_prefetched(
       nodes.size(), [&](std::size_t i) { impl_->shape().fetch(nodes[i]); },

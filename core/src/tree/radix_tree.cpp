@@ -126,6 +126,15 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   return upper_index;
 }
 
+void RadixTree::touch(std::uint32_t node) noexcept {
+  if (node == root) return;
+  std::uint32_t depth = 0;
+  for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
+  raise_path(node, depth);
+  if (nodes_[node].slot >= 0) victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_);
+  path_was_used(node);
+}
+
 void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
   const auto fetch_neighbours = [&](std::size_t i) {
     const RadixNode& node = nodes_[nodes[i].index];
@@ -133,15 +142,7 @@ void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
     prefetch(&nodes_[node.older]);
     prefetch(&nodes_[node.newer]);
   };
-  for_each_prefetched(nodes.size(), fetch_neighbours, [&](std::size_t i) {
-    const std::uint32_t node = nodes[i].index;
-    if (node == root) return;
-    std::uint32_t depth = 0;
-    for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
-    raise_path(node, depth);
-    if (nodes_[node].slot >= 0) victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_);
-    path_was_used(node);
-  });
+  for_each_prefetched(nodes.size(), fetch_neighbours, [&](std::size_t i) { touch(nodes[i].index); });
 }
 
 void RadixTree::set_time(double now_s) {

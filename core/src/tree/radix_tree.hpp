@@ -52,6 +52,7 @@ class RadixTree {
   /// Pins the path, and the state that the node has or gets. Not the root.
   void lock(std::uint32_t node) noexcept;
   void unlock(NodeId node) noexcept;
+  void touch(std::uint32_t node) noexcept;
   void touch(std::span<const NodeId> nodes) noexcept;
   void reset(Freed& freed);
 

@@ -62,14 +62,14 @@ void RandomEngine::Checks::end_readers() {
   for (const RequestId reader : std::exchange(readers_, {})) engine_.end(reader);
 }
 
-/// In columns a running request works in blocks that are published already.
+/// In columns a running request works in blocks that are published already. A request that has ended may be kept for
+/// its forks, with its slot.
 bool RandomEngine::Checks::is_worked_in(const StateCheck& check) const {
   if (has_separate_checkpoints(engine_.options_)) return false;
+  if (std::cmp_not_equal(engine_.cache_->running_requests(), engine_.running_.size())) return true;
   return std::ranges::any_of(engine_.running_, [&](const auto& running) {
     const auto& [id, live] = running;
-    const std::optional<Batch>& pass = engine_.pass_;
-    const bool is_in_pass = pass && std::ranges::find(pass->rows, id, &RunRow::request) != pass->rows.end();
-    if (!live.begun && !live.is_fork && !is_in_pass && in_columns(engine_.options_)) return false;
+    if (!live.begun && !live.is_fork && in_columns(engine_.options_)) return false;
     const auto slots = engine_.cache_->state(id, static_cast<std::size_t>(check.group)).slots;
     return std::ranges::find(slots, check.slot.value()) != slots.end();
   });

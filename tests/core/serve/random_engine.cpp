@@ -203,7 +203,7 @@ void RandomEngine::step() {
   if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
   if (dice >= (habits.crowds ? 4 : 13) && dice < 16 && !running_.empty()) refresh();
   if (habits.forks && dice >= 13 && !running_.empty() && random_.chance(70)) fork();
-  if (habits.damages && !planned_ && random_.chance(15)) checks_->damage();
+  if (habits.damages && !planned_ && !pass_ && random_.chance(25)) checks_->damage();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();

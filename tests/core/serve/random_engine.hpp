@@ -249,7 +249,8 @@ class RandomEngine::Checks {
   void end();
   /// A pass that reads a wrong state does not run, and its readers start again.
   void end_readers();
-  /// Somebody writes to a checkpoint that no running request works in.
+  /// Somebody writes to a checkpoint that no running request works in. No pass is outstanding: it may have written a
+  /// state that is not published yet.
   void damage();
   /// Nobody has written to the checkpoint that the request, which has not run yet, continues from.
   [[nodiscard]] bool has_intact_hit(RequestId id) const;

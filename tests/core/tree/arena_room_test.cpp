@@ -48,7 +48,7 @@ class Owner {
     std::vector<KvIndex> kv(prompt.size());
     const PrefixMatch hit = tree_.match(prompt, {}, kv);
     check_kv(prompt, std::span(kv).first(static_cast<std::size_t>(hit.tokens)));
-    const PrefixLock lock = tree_.lock(hit);
+    const PrefixLock lock = tree_.lock(hit.node);
     if (!take(std::span(kv).subspan(static_cast<std::size_t>(hit.tokens)))) return;
     for (std::size_t i = static_cast<std::size_t>(hit.tokens); i < kv.size(); ++i)
       content_[kv[i]] = Tokens(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(i) + 1);

@@ -106,7 +106,7 @@ class Chosen {
     if (nodes.empty()) return;
     const NodeId node = nodes[static_cast<std::size_t>(random_.between(0, std::ssize(nodes) - 1))].id;
     if (random_.chance(50))
-      tree_.touch({&node, 1});
+      tree_.touch(node);
     else
       locks_.push_back(tree_.lock(node));
   }

@@ -38,7 +38,7 @@ class Served {
   void request(const std::vector<Token>& prompt, double now_s, std::size_t checkpoint, const ReuseHint& hint) {
     tree.set_time(now_s);
     const PrefixMatch hit = tree.match(prompt);
-    PrefixLock lock = tree.lock(hit);
+    PrefixLock lock = tree.lock(hit.node);
     insert(prompt, checkpoint, hit, {});
     insert(prompt, prompt.size(), hit, hint);
     last = hit;
@@ -115,8 +115,8 @@ void serve_at_random(Random& random, EvictionOrder order) {
       twin.request(prompt, now_s, checkpoint, hint);
       REQUIRE(served.last.node == twin.last.node);
       if (random.chance(30)) {
-        served.locks.push_back(served.tree.lock(served.last));
-        twin.locks.push_back(twin.tree.lock(twin.last));
+        served.locks.push_back(served.tree.lock(served.last.node));
+        twin.locks.push_back(twin.tree.lock(twin.last.node));
       }
     } else if (kind == 3 && !served.locks.empty()) {
       served.locks.pop_front();
@@ -190,7 +190,7 @@ TEST_CASE("for bytes the KV above a leaf is evicted with it, up to the next fork
     if (node.end_tokens == 4 || node.end_tokens == 6) served.tree.drop_state(node.id, served.freed);
   served.freed.clear();
   const auto lock = [&](std::size_t tokens) {
-    return served.tree.lock(served.tree.match(std::span(prompt).first(tokens), {}, {}, Lookup::again));
+    return served.tree.lock(served.tree.match(std::span(prompt).first(tokens), {}, {}, Lookup::again).node);
   };
   const PrefixLock held = lock(2);
   CHECK(served.tree.evict({.bytes = 1}, served.freed) == EvictResult{.tokens = 6, .states = 1});

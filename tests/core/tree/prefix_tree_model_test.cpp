@@ -189,7 +189,7 @@ class Comparison {
     if (random_.chance(50)) {  // as a request does: match, lock, compute the rest, insert
       const PrefixMatch hit = match_key(key, name_space);
       prev = static_cast<std::size_t>(hit.tokens);
-      if (!hit.node.is_root()) held = {tree_.lock(hit), model_.lock(hits_.back().model)};
+      if (!hit.node.is_root()) held = {tree_.lock(hit.node), model_.lock(hits_.back().model)};
     }
     if (free_kv_.size() < key.size()) return release(held);
     std::vector<KvIndex> kv(key.size(), -1);  // the tree owns the KV before prev and ignores these entries
@@ -270,7 +270,7 @@ class Comparison {
       model_.touch(hit.model);
     }
     if (nodes.size() == 1)
-      tree_.touch({&nodes.front(), 1});
+      tree_.touch(nodes.front());
     else
       tree_.touch(nodes);
   }

@@ -117,7 +117,7 @@ TEST_CASE("lookups, locks and slots refuse bad arguments") {
   CHECK_THROWS_AS(tree.evict({.tokens = -1}, freed), InvalidArgument);
   CHECK_THROWS_AS(tree.evict({.states = -1}, freed), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(tree.lock(NodeId{7, 0})), InvalidArgument);
-  CHECK_THROWS_AS(tree.touch(std::array{NodeId{1, 9}}), InvalidArgument);
+  CHECK_THROWS_AS(tree.touch(NodeId{1, 9}), InvalidArgument);
   const std::string before = tree.pretty_print();
   const std::array<NodeId, 3> one_unknown{tree.nodes().front().id, NodeId{1, 9}, NodeId{1'000'000, 0}};
   CHECK_THROWS_AS(tree.touch(one_unknown), InvalidArgument);
@@ -370,7 +370,7 @@ TEST_CASE("match allocates nothing, whether it hits, misses or splits") {
   const PrefixMatch cut = tree.match(half, tenant, kv);
   tree.match(miss, tenant, kv);
   tree.match(key, {.extra_key = "unknown"}, kv);
-  PrefixLock lock = tree.lock(hit);
+  PrefixLock lock = tree.lock(hit.node);
   lock.release();
   const std::uint64_t after = test::heap_allocations();
   CHECK(after == before);
@@ -557,10 +557,10 @@ TEST_CASE("a very deep chain is walked, locked, printed and evicted without recu
   const PrefixMatch hit = tree.match(key, {}, kv);
   CHECK(hit.tokens == static_cast<std::int64_t>(depth));
   CHECK(std::ranges::equal(kv, key));
-  PrefixLock lock = tree.lock(hit);
+  PrefixLock lock = tree.lock(hit.node);
   CHECK(tree.sizes().protected_tokens == static_cast<std::int64_t>(depth));
   lock.release();
-  tree.touch({&hit.node, 1});
+  tree.touch(hit.node);
   tree.check_invariants();
   CHECK(std::ranges::count(tree.pretty_print(), '\n') == static_cast<std::ptrdiff_t>(depth));
   Freed freed;

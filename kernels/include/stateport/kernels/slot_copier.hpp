@@ -96,7 +96,7 @@ class SlotCopier {
   void clear_slots(const Stream& stream, std::span<const SlotId> slots);
 
  private:
-  friend class StateIntegrity;  // sums what the copies move
+  friend class StateIntegrity;  // sums the states that copies move
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

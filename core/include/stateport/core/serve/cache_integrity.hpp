@@ -21,7 +21,7 @@ struct IntegrityUsage {
 };
 
 /// Integrity checks of a RequestCache: which checkpoints are to be summed and compared (StateIntegrity does it), and
-/// what becomes of those that are wrong.
+/// how wrong ones are taken back.
 ///
 ///     start, plan, commit, end … ─► take ─► begin the checks ─► execute the answer ─► end the checks
 ///     poll names faults ─► withdraw ─► end the requests that read a wrong state as preempted, and start them again

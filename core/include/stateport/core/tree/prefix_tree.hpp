@@ -161,11 +161,11 @@ class PrefixTree {
   /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
   /// never evicted: locking it locks nothing. O(nodes of the path).
   [[nodiscard]] PrefixLock lock(NodeId node);
-  [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
 
-  /// Marks the path to each node in turn and its state as used now, as a match that answers this node does; all or
-  /// none. A policy that learns does not count it as a request. Throws InvalidArgument for a node that has been evicted.
-  /// O(nodes of the paths); faster than single calls, because the cache misses overlap.
+  /// Marks the path to `node` and its state as used now, as a match that answers `node` does. A policy that learns does
+  /// not count it as a request. O(nodes of the path).
+  void touch(NodeId node);
+  /// The same for each node in turn, all or none. Faster than single calls, because the cache misses overlap.
   void touch(std::span<const NodeId> nodes);
 
   /// Takes slots for the caller, those that have been free longest first, all or nothing; and gives slots of the caller
