@@ -550,7 +550,14 @@ void close_session(World& world) {
     world.judge(stateport_request_cache_session_usage(cache, session, world.result<stateport_session_usage>()));
 }
 
-/// Faults of checkpoints that were named, or of anything.
+void withdraw(World& world, stateport_request_cache* cache, const std::vector<stateport_state_fault>& faults) {
+  auto* const room = world.room<stateport_state_fault>(faults.size());
+  std::ranges::copy(faults, room);
+  const auto* const given = world.maybe(room);
+  world.judge(stateport_request_cache_withdraw(cache, given, faults.size(), world.value<std::int32_t>()));
+}
+
+/// Faults of anything.
 void withdraw(World& world, stateport_request_cache* cache) {
   std::vector<stateport_state_fault> faults(world.input.below(4));
   for (stateport_state_fault& fault : faults) {
@@ -559,12 +566,10 @@ void withdraw(World& world, stateport_request_cache* cache) {
     fault.check.slot = world.number();
     fault.check.content = static_cast<std::uint64_t>(world.wide_number());
   }
-  auto* const room = world.room<stateport_state_fault>(faults.size());
-  std::ranges::copy(faults, room);
-  const auto* const given = world.maybe(room);
-  world.judge(stateport_request_cache_withdraw(cache, given, faults.size(), world.value<std::int32_t>()));
+  withdraw(world, cache, faults);
 }
 
+/// Withdraws some of the checkpoints that the checks name.
 void check_states(World& world) {
   auto* const cache = pick_cache(world);
   switch (world.input.below(3)) {
@@ -572,12 +577,16 @@ void check_states(World& world) {
       auto* const checks = world.value<const stateport_state_check*>();
       auto* const count = world.value<std::size_t>();
       const stateport_status status = stateport_request_cache_take_checks(cache, checks, count);
+      std::vector<stateport_state_fault> faults;
       for (std::size_t i = 0; status == STATEPORT_OK && i < *count; ++i) {
         world.read(*checks + i, 1);
         world.know((*checks)[i].slot);
         world.know(static_cast<std::int64_t>((*checks)[i].content));
+        if (world.input.chance(128)) faults.push_back({.kind = 0, .tensor = 0, .check = (*checks)[i]});
       }
-      return world.judge(status);
+      world.judge(status);
+      if (!faults.empty()) withdraw(world, cache, faults);
+      return;
     }
     case 1:
       return withdraw(world, cache);
