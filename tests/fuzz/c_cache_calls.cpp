@@ -2,6 +2,8 @@
 // The request cache, its tiers and its arena.
 #include "c_world.hpp"
 
+#include <algorithm>
+
 namespace stateport::fuzz {
 namespace {
 
@@ -130,13 +132,14 @@ void cache_create(World& world) {
   options.events = world.flag();
   setup.slots.placement = columns ? 0 : static_cast<std::int32_t>(world.input.below(6));
   setup.slots.separate_checkpoints = columns ? 0 : world.flag();
-  // 0: none is given; 32 to 47: prompts wait for each other; 48 to 63: an arena; 64: both.
+  // 0: none is given; 32 to 47: prompts wait for each other; 48 to 63: an arena; 64: both. Half of them: checks.
   const std::uint32_t unusual_layout = world.input.below(65);
   set_groups(world, setup.columns, 1 + world.input.below(2));
   options.eviction = eviction(world);
   if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
   if (unusual_layout >= 32 && unusual_layout < 48) options.share_running = share_running(world);
+  options.integrity = unusual_layout % 8 < 4;
   if (unusual_layout % 4 == 1) options.prefixes = prefix_options(world);
   if (unusual_layout % 4 == 2) options.sessions = session_options(world);
   if (!columns && unusual_layout >= 48) setup.slots.arena = arena(world);
@@ -547,6 +550,51 @@ void close_session(World& world) {
     world.judge(stateport_request_cache_session_usage(cache, session, world.result<stateport_session_usage>()));
 }
 
+void withdraw(World& world, stateport_request_cache* cache, const std::vector<stateport_state_fault>& faults) {
+  auto* const room = world.room<stateport_state_fault>(faults.size());
+  std::ranges::copy(faults, room);
+  const auto* const given = world.maybe(room);
+  world.judge(stateport_request_cache_withdraw(cache, given, faults.size(), world.value<std::int32_t>()));
+}
+
+/// Faults of anything.
+void withdraw(World& world, stateport_request_cache* cache) {
+  std::vector<stateport_state_fault> faults(world.input.below(4));
+  for (stateport_state_fault& fault : faults) {
+    fault.kind = world.input.chance(8) ? world.number() : static_cast<std::int32_t>(world.input.below(3));
+    fault.check.group = world.input.chance(16) ? world.number() : world.flag();
+    fault.check.slot = world.number();
+    fault.check.content = static_cast<std::uint64_t>(world.wide_number());
+  }
+  withdraw(world, cache, faults);
+}
+
+/// Withdraws some of the checkpoints that the checks name.
+void check_states(World& world) {
+  auto* const cache = pick_cache(world);
+  switch (world.input.below(3)) {
+    case 0: {
+      auto* const checks = world.value<const stateport_state_check*>();
+      auto* const count = world.value<std::size_t>();
+      const stateport_status status = stateport_request_cache_take_checks(cache, checks, count);
+      std::vector<stateport_state_fault> faults;
+      for (std::size_t i = 0; status == STATEPORT_OK && i < *count; ++i) {
+        world.read(*checks + i, 1);
+        world.know((*checks)[i].slot);
+        world.know(static_cast<std::int64_t>((*checks)[i].content));
+        if (world.input.chance(128)) faults.push_back({.kind = 0, .tensor = 0, .check = (*checks)[i]});
+      }
+      world.judge(status);
+      if (!faults.empty()) withdraw(world, cache, faults);
+      return;
+    }
+    case 1:
+      return withdraw(world, cache);
+    default:
+      world.judge(stateport_request_cache_integrity_usage(cache, world.result<stateport_integrity_usage>()));
+  }
+}
+
 void loading(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
@@ -589,12 +637,12 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,         start,      start,    chunk,
-                          plan,         plan,          cancel,     commit,        commit,     run_pass, run_pass,
-                          run_pass,     end,           end,        end,           request,    places,   insert,
-                          insert,       reset,         prometheus, take_events,   check,      settle,   settle,
-                          move_memory,  loading,       drain,      attach,        set_speeds, forget,   refresh,
-                          refresh,      hold,          hold,       close_session, fork,       fork};
+constexpr Call calls[] = {
+    cache_create, cache_destroy, describe,      start,    start,    start,        chunk,       plan,    plan,
+    cancel,       commit,        commit,        run_pass, run_pass, run_pass,     end,         end,     end,
+    request,      places,        insert,        insert,   reset,    prometheus,   take_events, check,   settle,
+    settle,       move_memory,   loading,       drain,    attach,   set_speeds,   forget,      refresh, refresh,
+    hold,         hold,          close_session, fork,     fork,     check_states, check_states};
 
 }  // namespace
 
