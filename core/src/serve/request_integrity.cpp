@@ -41,16 +41,18 @@ std::int32_t RequestIntegrity::withdraw(std::span<const StateFault> faults) {
     if (prefixes_ != nullptr && checks_.is_current(fault.check))
       prefixes_->end_pins_of(static_cast<std::size_t>(fault.check.group), fault.check.slot);
   std::int32_t withdrawn = 0;
-  const Withdrawing withdrawing(book_);
-  for (const StateFault& fault : faults) {
-    ++checks_.usage.faults[static_cast<std::size_t>(fault.kind)];
-    if (checks_.is_current(fault.check)) {
-      const auto group = static_cast<std::size_t>(fault.check.group);
-      index_.withdraw(group, fault.check.slot);
-      checks_.lost(group, fault.check.slot);
-      ++withdrawn;
-    } else if (const auto prefix = checks_.stored_prefix(fault.check.content); prefix && tiers_ != nullptr) {
-      tiers_->index().withdraw_state(*prefix);
+  {
+    const Withdrawing withdrawing(book_);
+    for (const StateFault& fault : faults) {
+      ++checks_.usage.faults[static_cast<std::size_t>(fault.kind)];
+      if (checks_.is_current(fault.check)) {
+        const auto group = static_cast<std::size_t>(fault.check.group);
+        index_.withdraw(group, fault.check.slot);
+        checks_.lost(group, fault.check.slot);
+        ++withdrawn;
+      } else if (const auto prefix = checks_.stored_prefix(fault.check.content); prefix && tiers_ != nullptr) {
+        tiers_->index().withdraw_state(*prefix);
+      }
     }
   }
   checks_.usage.withdrawn_states += withdrawn;
