@@ -32,7 +32,8 @@ struct IntegrityOptions {
 /// What is found. Any change of one word of 32 bits, and of more words unless their changes cancel out by chance (1 in
 /// 2^32). A slot of another publication is found by its number, whatever its bytes are. A NaN or an infinity in a
 /// tensor of fp32, fp16 or bf16, or in a scale of int8_block32, is found when the state is published, and again
-/// whenever it is read. Not found are a source that was wrong before it was copied and a published state that was never
+/// whenever it is read. The sums are of whole slots: room for drafts behind a conv window counts, so that it must not
+/// hold a NaN. Not found are a source that was wrong before it was copied and a published state that was never
 /// written, but for NaN and infinity: the sums are those of the bytes that lie there. Nor are a write between the check
 /// and the forward that reads the state, and an attacker who knows the sums.
 ///
