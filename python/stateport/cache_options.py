@@ -200,9 +200,10 @@ class CacheOptions:
     not taken the oldest are lost, and their numbers have a gap.
     scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
     PassPlan.scrub_…, GroupPlan.clear. integrity: the cache names checks of its checkpoints: see CacheIntegrity.
-    tenant_quotas: tenants that can have a quota at a time, at most 64: see CacheTenants. share_running: prompts wait for requests that compute their prefix; None: no prompt waits.
-    prefixes: pins and prefetches; None: neither. sessions: that can be closed; None: none.
-    tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
+    tenant_quotas: tenants that can have a quota at a time, at most 64: see CacheTenants. share_running: prompts
+    wait for requests that compute their prefix; None: no prompt waits. prefixes: pins and prefetches; None:
+    neither. sessions: that can be closed; None: none. tiers: below the device. cost_linear, cost_quadratic: of a
+    forward, for FLOPs in statistics; both 0: tokens."""
 
     index: str = "hash"
     layout: SlotLayout | ColumnLayout = SlotLayout()
