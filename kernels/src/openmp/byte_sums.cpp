@@ -29,8 +29,8 @@ PartSum add_words(std::byte* dst, const std::byte* src, std::size_t bytes, std::
   return part;
 }
 
-constexpr std::size_t line_bytes = 64;
-constexpr std::uint32_t line_words = line_bytes / 4;
+constexpr std::size_t summed_line_bytes = 64;
+constexpr std::uint32_t summed_line_words = summed_line_bytes / 4;
 
 #if defined(__x86_64__)
 enum class Store : std::uint8_t { none, cached, streamed };
@@ -47,7 +47,7 @@ __attribute__((target("avx2"))) PartSum add_lines(std::byte* dst, const std::byt
                                                   std::uint32_t first_word, ExponentMask mask) noexcept {
   const __m256i bits = _mm256_set1_epi32(static_cast<int>(mask.bits));
   const __m256i units = _mm256_set1_epi32(static_cast<int>(mask.units));
-  const __m256i step = _mm256_set1_epi32(static_cast<int>(sum_weight_step * line_words));
+  const __m256i step = _mm256_set1_epi32(static_cast<int>(sum_weight_step * summed_line_words));
   __m256i low_even = weights_from(first_word);
   __m256i low_odd = weights_from(first_word + 1);
   __m256i high_even = weights_from(first_word + 8);
@@ -55,7 +55,7 @@ __attribute__((target("avx2"))) PartSum add_lines(std::byte* dst, const std::byt
   __m256i even_sum = _mm256_setzero_si256();
   __m256i odd_sum = _mm256_setzero_si256();
   __m256i exponents = _mm256_setzero_si256();
-  for (std::size_t i = 0; i < lines; ++i, dst += line_bytes, src += line_bytes) {
+  for (std::size_t i = 0; i < lines; ++i, dst += summed_line_bytes, src += summed_line_bytes) {
     const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
     const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + 32));
     if constexpr (store == Store::streamed) {
@@ -92,8 +92,8 @@ __attribute__((target("avx2"))) PartSum add_lines(std::byte* dst, const std::byt
 template <Store store>
 PartSum add_range(std::byte* dst, const std::byte* src, std::size_t bytes, std::uint32_t first_word,
                   ExponentMask mask) noexcept {
-  const std::size_t lines = bytes / line_bytes;
-  const std::size_t done = lines * line_bytes;
+  const std::size_t lines = bytes / summed_line_bytes;
+  const std::size_t done = lines * summed_line_bytes;
   PartSum part = add_lines<store>(dst, src, lines, first_word, mask);
   part.add(add_words(store == Store::none ? nullptr : dst + done, src + done, bytes - done,
                      first_word + static_cast<std::uint32_t>(done / 4), mask));
@@ -116,7 +116,8 @@ PartSum copy_and_sum(std::byte* dst, const std::byte* src, std::size_t bytes, st
   PartSum part;
 #if defined(__x86_64__)
   static const bool wide = has_avx2();
-  const std::size_t to_line = (line_bytes - reinterpret_cast<std::uintptr_t>(dst) % line_bytes) % line_bytes;
+  const std::size_t to_line =
+      (summed_line_bytes - reinterpret_cast<std::uintptr_t>(dst) % summed_line_bytes) % summed_line_bytes;
   if (wide && bytes < nontemporal_min) return add_range<Store::cached>(dst, src, bytes, first_word, mask);
   if (wide && to_line % 4 == 0) {
     const std::size_t head = std::min(to_line, bytes);
