@@ -117,18 +117,18 @@ inline void convert_blocks(const TensorRoute& route, const Sides& sides, std::ui
   }
 }
 
-void convert_plain(const TensorRoute& route, const Sides& sides, std::uint32_t first, std::uint32_t count) {
+void convert_blocks_plain(const TensorRoute& route, const Sides& sides, std::uint32_t first, std::uint32_t count) {
   convert_blocks(route, sides, first, count);
 }
 
 #if defined(__x86_64__)
 /// The same code, compiled for wider vectors: `flatten` takes the loops in, so that `target` holds for them.
-__attribute__((target("avx2"), flatten)) void convert_avx2(const TensorRoute& route, const Sides& sides,
-                                                           std::uint32_t first, std::uint32_t count) {
+__attribute__((target("avx2"), flatten)) void convert_blocks_avx2(const TensorRoute& route, const Sides& sides,
+                                                                  std::uint32_t first, std::uint32_t count) {
   convert_blocks(route, sides, first, count);
 }
 #else
-constexpr auto convert_avx2 = convert_plain;
+constexpr auto convert_blocks_avx2 = convert_blocks_plain;
 #endif
 
 /// Bytes that these blocks take in the destination, scales apart.
@@ -154,7 +154,7 @@ void move_range(const TensorRoute& route, std::byte* dst, const std::byte* src, 
 
 void copy_block_range(const TensorRoute& route, std::byte* dst, const std::byte* src, std::uint32_t first,
                       std::uint32_t count, std::size_t nontemporal_min) noexcept {
-  static const auto convert = has_avx2() ? convert_avx2 : convert_plain;
+  static const auto convert = has_avx2() ? convert_blocks_avx2 : convert_blocks_plain;
   if (in_blocks(route.src_type) == in_blocks(route.dst_type))
     return move_range(route, dst, src, first, count, nontemporal_min);
   const auto sides = [&](std::uint32_t block) {
