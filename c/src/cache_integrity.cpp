@@ -13,16 +13,8 @@ using namespace stateport;
 using namespace stateport::c;
 
 namespace {
-
 using HeldCache = Held<CacheObject>;
-
-CacheIntegrity& integrity_of(const HeldCache& held) {
-  CacheIntegrity* const integrity = held->cache->integrity();
-  require_state(integrity != nullptr, "cache", "names no checks: its options have no integrity");
-  return *integrity;
 }
-
-}  // namespace
 
 stateport_status stateport_request_cache_take_checks(stateport_request_cache* cache,
                                                      const stateport_state_check** checks, size_t* count) {
@@ -30,7 +22,7 @@ stateport_status stateport_request_cache_take_checks(stateport_request_cache* ca
     const HeldCache held(cache, "cache");
     const stateport_state_check*& reported = checked(checks, "checks");
     std::size_t& reported_count = checked(count, "count");
-    to_c(integrity_of(held).take(), held->checks);
+    to_c(held->integrity().take(), held->checks);
     reported = held->checks.data();
     reported_count = held->checks.size();
   });
@@ -43,7 +35,7 @@ stateport_status stateport_request_cache_withdraw(stateport_request_cache* cache
     std::int32_t& reported = checked(withdrawn, "withdrawn");
     std::vector<StateFault> given;
     for (const stateport_state_fault& fault : array(faults, count, "faults")) given.push_back(from_c(fault));
-    reported = integrity_of(held).withdraw(given);
+    reported = held->integrity().withdraw(given);
   });
 }
 
@@ -52,7 +44,7 @@ stateport_status stateport_request_cache_integrity_usage(stateport_request_cache
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const Out result(out, "out");
-    const IntegrityUsage& usage = integrity_of(held).usage();
+    const IntegrityUsage& usage = held->integrity().usage();
     result.write({.published = usage.published,
                   .reads = usage.reads,
                   .changed = usage.faults[STATEPORT_FAULT_CHANGED],

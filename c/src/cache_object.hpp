@@ -68,16 +68,19 @@ struct CacheObject final : Object {
     if (CacheTiers* const below = cache->tiers()) transfers.reserve(below->transfers_max());
   }
 
-  [[nodiscard]] CacheTiers& tiers() const {
-    CacheTiers* const tiers = cache->tiers();
-    require_state(tiers != nullptr, "cache", "has no tiers: its options named none");
-    return *tiers;
+  [[nodiscard]] CacheTiers& tiers() const { return part(cache->tiers(), "has no tiers: its options named none"); }
+  [[nodiscard]] CacheArena& arena() const { return part(cache->arena(), "has no arena: its options named none"); }
+  [[nodiscard]] CachePrefixes& prefixes() const {
+    return part(cache->prefixes(), "has no pins and no prefetches: its options named no prefixes");
   }
-
-  [[nodiscard]] CacheArena& arena() const {
-    CacheArena* const arena = cache->arena();
-    require_state(arena != nullptr, "cache", "has no arena: its options named none");
-    return *arena;
+  [[nodiscard]] CacheSessions& sessions() const {
+    return part(cache->sessions(), "has no sessions: its options named none");
+  }
+  [[nodiscard]] CacheTenants& tenants() const {
+    return part(cache->tenants(), "has no quotas: its options named no tenant_quotas");
+  }
+  [[nodiscard]] CacheIntegrity& integrity() const {
+    return part(cache->integrity(), "names no checks: its options have no integrity");
   }
 
   /// Keeps transfers of an answer, behind those of the same call, until the next call. Returns where they lie.
@@ -92,6 +95,13 @@ struct CacheObject final : Object {
     reported.transfers = keep(answered);
     reported.transfer_count = answered.size();
     return reported;
+  }
+
+  /// A part that the options may leave out.
+  template <class Part>
+  [[nodiscard]] static Part& part(Part* given, const char* lack) {
+    require_state(given != nullptr, "cache", lack);
+    return *given;
   }
 
   std::size_t groups;

@@ -14,12 +14,6 @@ namespace {
 
 using HeldCache = Held<CacheObject>;
 
-CachePrefixes& prefixes_of(const HeldCache& held) {
-  CachePrefixes* const prefixes = held->cache->prefixes();
-  require_state(prefixes != nullptr, "cache", "has no pins and no prefetches: its options named no prefixes");
-  return *prefixes;
-}
-
 ReadPrompt read_prompt(const stateport_prompt* prompt) {
   return ReadPrompt(read_struct<stateport_prompt>(prompt, "prompt"));
 }
@@ -32,7 +26,7 @@ stateport_status stateport_request_cache_pin(stateport_request_cache* cache, con
     const HeldCache held(cache, "cache");
     const ReadPrompt given = read_prompt(prompt);
     const Out result(out, "out");
-    const PinnedPrefix pinned = prefixes_of(held).pin(given.prompt(), lease_s);
+    const PinnedPrefix pinned = held->prefixes().pin(given.prompt(), lease_s);
     result.write({.pin = pinned.pin, .tokens = pinned.tokens, .refused = pinned.refused});
   });
 }
@@ -41,7 +35,7 @@ stateport_status stateport_request_cache_unpin(stateport_request_cache* cache, u
   return guarded([&] {
     const HeldCache held(cache, "cache");
     std::uint8_t& result = checked(unpinned, "unpinned");
-    result = prefixes_of(held).unpin(pin) ? 1 : 0;
+    result = held->prefixes().unpin(pin) ? 1 : 0;
   });
 }
 
@@ -51,7 +45,7 @@ stateport_status stateport_request_cache_prefetch(stateport_request_cache* cache
     const HeldCache held(cache, "cache");
     const ReadPrompt given = read_prompt(prompt);
     const Out result(out, "out");
-    const Prefetch started = prefixes_of(held).prefetch(given.prompt());
+    const Prefetch started = held->prefixes().prefetch(given.prompt());
     const TierLoad load = started.load.value_or(TierLoad{.medium = Medium::device});
     held->transfers.clear();
     result.write(held->with_transfers(stateport_prefetch{.prefetch = started.prefetch,
@@ -69,7 +63,7 @@ stateport_status stateport_request_cache_prefetching(stateport_request_cache* ca
   return guarded([&] {
     const HeldCache held(cache, "cache");
     std::uint8_t& result = checked(under_way, "under_way");
-    result = prefixes_of(held).is_prefetching(prefetch) ? 1 : 0;
+    result = held->prefixes().is_prefetching(prefetch) ? 1 : 0;
   });
 }
 
@@ -77,7 +71,7 @@ stateport_status stateport_request_cache_prefix_usage(stateport_request_cache* c
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const Out result(out, "out");
-    const PrefixUsage& usage = prefixes_of(held).usage();
+    const PrefixUsage& usage = held->prefixes().usage();
     result.write({.pins = usage.pins,
                   .pinned_kv_tokens = usage.pinned_kv_tokens,
                   .pinned_states = usage.pinned_states,

@@ -10,23 +10,15 @@ using namespace stateport;
 using namespace stateport::c;
 
 namespace {
-
 using HeldCache = Held<CacheObject>;
-
-CacheSessions& sessions_of(const HeldCache& held) {
-  CacheSessions* const sessions = held->cache->sessions();
-  require_state(sessions != nullptr, "cache", "has no sessions: its options named none");
-  return *sessions;
 }
-
-}  // namespace
 
 stateport_status stateport_request_cache_close_session(stateport_request_cache* cache, uint64_t session,
                                                        uint8_t* closed) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
     std::uint8_t& result = checked(closed, "closed");
-    result = sessions_of(held).close(session) ? 1 : 0;
+    result = held->sessions().close(session) ? 1 : 0;
   });
 }
 
@@ -35,7 +27,7 @@ stateport_status stateport_request_cache_session_usage(stateport_request_cache* 
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const Out result(out, "out");
-    const SessionUsage usage = sessions_of(held).usage(session);
+    const SessionUsage usage = held->sessions().usage(session);
     result.write(
         {.is_open = usage.is_open, .kv_tokens = usage.kv_tokens, .states = usage.states, .bytes = usage.bytes});
   });

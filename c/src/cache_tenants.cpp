@@ -11,22 +11,14 @@ using namespace stateport;
 using namespace stateport::c;
 
 namespace {
-
 using HeldCache = Held<CacheObject>;
-
-CacheTenants& tenants_of(const HeldCache& held) {
-  CacheTenants* const tenants = held->cache->tenants();
-  require_state(tenants != nullptr, "cache", "has no quotas: its options named no tenant_quotas");
-  return *tenants;
 }
-
-}  // namespace
 
 stateport_status stateport_request_cache_set_quota(stateport_request_cache* cache, const stateport_namespace* tenant,
                                                    int64_t floor_bytes, int64_t most_bytes) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    tenants_of(held).set_quota({.salt = from_c(tenant).salt, .floor_bytes = floor_bytes, .most_bytes = most_bytes});
+    held->tenants().set_quota({.salt = from_c(tenant).salt, .floor_bytes = floor_bytes, .most_bytes = most_bytes});
   });
 }
 
@@ -36,7 +28,7 @@ stateport_status stateport_request_cache_tenant_usage(stateport_request_cache* c
     const HeldCache held(cache, "cache");
     std::int64_t& kv = checked(kv_bytes, "kv_bytes");
     std::int64_t& states = checked(state_bytes, "state_bytes");
-    const TenantUsage usage = tenants_of(held).usage(from_c(tenant).salt);
+    const TenantUsage usage = held->tenants().usage(from_c(tenant).salt);
     kv = usage.kv_bytes;
     states = usage.state_bytes;
   });
