@@ -219,7 +219,8 @@ class StateIntegrity::Impl {
     if (fits()) return;
     stream.synchronize();
     collect();
-    require_state(fits(), "begin", "checks under way", next_check_ - collected_, "another stream has not ended them");
+    require_state(fits(), "begin", "checks under way", next_check_ - collected_,
+                  "poll() is due, or another stream has not ended them");
   }
 
   /// Returns whether the check is settled by begin().
@@ -290,7 +291,7 @@ class StateIntegrity::Impl {
                              static_cast<std::uint32_t>(next_check_ - first_check_), static_cast<std::uint32_t>(turn));
   }
 
-  /// Moves the verdicts that are there into faults_, in the order of begin().
+  /// Moves the verdicts that are there into faults_, in the order of begin(), until that is full.
   void collect() {
     if (std::exchange(answered_, false)) faults_.clear();
     for (; collected_ < next_check_; ++collected_) {
@@ -298,7 +299,8 @@ class StateIntegrity::Impl {
       const auto verdict = std::atomic_ref(ring_.entries[index].verdict).load(std::memory_order_acquire);
       if (verdict == static_cast<std::uint32_t>(VerdictCode::pending)) return;
       const auto fault = fault_of(verdict, begun_[index].check);
-      if (fault && faults_.size() < begun_.size()) faults_.push_back(*fault);
+      if (fault && faults_.size() == begun_.size()) return;
+      if (fault) faults_.push_back(*fault);
     }
   }
 

@@ -42,7 +42,8 @@ class StateIntegrity(_library.Object):
     def begin(self, checks: Any, stream: Any = None) -> None:
         """checks: STATE_CHECK [n], as RequestCache.take_checks names them, before the work of that answer. Waits for
         the stream if more than checks_max checks would be under way. Raises InvalidArgument for more than checks_max
-        checks, and for a group or a slot that does not exist, InvalidState if `end` is due."""
+        checks, and for a group or a slot that does not exist, InvalidState if `end` is due, or if
+        checks_max faults wait for `poll`."""
         array = records("checks", checks, STATE_CHECK)
         calls.integrity_begin(self.handle, stream_handle(stream), address(array), len(array))
 

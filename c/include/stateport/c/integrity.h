@@ -31,7 +31,8 @@ stateport_status stateport_integrity_destroy(stateport_integrity* integrity);
 
 /// Begins checks as stateport_request_cache_take_checks names them, before the work of that answer is enqueued. Waits
 /// for the stream if more than checks_max checks would be under way. Refused: more than checks_max checks, a group or a
-/// slot that does not exist, a stream that is captured; STATEPORT_INVALID_STATE if an end is due.
+/// slot that does not exist, a stream that is captured; STATEPORT_INVALID_STATE if an end is due, or if
+/// checks_max faults wait for poll.
 stateport_status stateport_integrity_begin(stateport_integrity* integrity, void* stream,
                                            const stateport_state_check* checks, size_t count);
 /// stateport_copier_copy, which also sums the states of this group that begin named. Refused as that call, and a copier

@@ -55,8 +55,8 @@ class StateIntegrity {
   /// (StateCheck::request is none), because later work of the answer may overwrite them; a state that an earlier check
   /// of the list publishes waits for end(). Waits for the stream if more than checks_max checks would be under way.
   /// Throws InvalidArgument for more than checks_max checks, a group or a slot that is not there, content 0, and a
-  /// stream that is captured; InvalidState if end() is due, or if there is no room because another stream has not ended
-  /// its checks. O(checks), as end().
+  /// stream that is captured; InvalidState if end() is due, if checks_max faults wait for poll(), or if another stream
+  /// has not ended its checks. O(checks), as end().
   void begin(const Stream& stream, CheckPlan checks);
   /// copier.copy_slots(stream, plan), which also sums the states of one group that begin() named: checkpoints that the
   /// plan reads are in the source of the copier, those that it publishes in the destination. The n-th whole copy of a
@@ -68,13 +68,13 @@ class StateIntegrity {
   /// Throws InvalidState before begin(), and InvalidArgument for a stream that is captured.
   void end(const Stream& stream);
 
-  /// The faults of checks that the device has finished, in the order of begin(). Each is answered once. Valid until the
-  /// next call.
+  /// The faults of checks that the device has finished, in the order of begin(), at most checks_max. Each is answered
+  /// once, and none is lost. Valid until the next call.
   [[nodiscard]] std::span<const StateFault> poll();
   /// Waits for the stream, so that poll() answers all checks that have ended.
   void wait(const Stream& stream);
 
-  /// Checks whose verdicts poll() has answered, or dropped: of more than checks_max faults it keeps the first ones.
+  /// Checks whose verdicts poll() has answered.
   [[nodiscard]] std::int64_t checked() const noexcept;
 
  private:

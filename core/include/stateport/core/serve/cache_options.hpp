@@ -192,8 +192,8 @@ struct RequestCacheOptions {
   /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
   /// StateTiersOptions.
   bool scrub = false;
-  /// Name the checks of checkpoints (CacheIntegrity), which StateIntegrity makes. Costs 24 bytes for each checkpoint
-  /// and up to 400 for each of them in lists.
+  /// Name the checks of checkpoints (CacheIntegrity), which StateIntegrity makes. Each checkpoint costs 56 bytes, and
+  /// reserves 320 more for lists.
   bool integrity = false;
   /// Tenants that can have a TenantQuota at a time (CacheTenants), at most tenant_quotas_max; 0: none. Each uses
   /// 20 to 50 bytes of memory for each KV block or page and reserves up to 130; all together use 20 to 60 bytes
