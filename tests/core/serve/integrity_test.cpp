@@ -439,6 +439,32 @@ TEST_CASE("the slot of a withdrawn state is free when the last request that read
   }
 }
 
+TEST_CASE("withdrawn checkpoints do not count as evicted") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    std::vector<StateFault> faults;
+    for (const StateCheck& check : serve_checked(*cache, counting(49))) faults.push_back(changed(check));
+    CHECK(cache->integrity()->withdraw(faults) > 0);
+    CHECK(cache->usage().evicted_states == 0);
+    CHECK(cache->usage().states == 0);
+  }
+}
+
+TEST_CASE("a checkpoint whose key names another one by now is not there to be withdrawn") {
+  const auto cache = make_request_cache(checked_cache(Combination::hash_slots));
+  std::vector<StateFault> first;
+  for (const auto& block : one_key) {
+    CheckedPrompt prompt(block.begin(), block.end());
+    prompt.push_back(1);
+    const std::vector<StateCheck> published = serve_checked(*cache, prompt);
+    REQUIRE(!published.empty());
+    if (first.empty()) first.push_back(changed(published.front()));
+  }
+  CHECK(cache->integrity()->withdraw(first) == 0);
+  cache->check_invariants();
+}
+
 TEST_CASE("whoever writes to checkpoints, no pass reads a wrong state, and nothing else is called wrong") {
   for (const Combination index : every_combination)
     for (const Damaged kind : {Damaged::device, Damaged::tiers, Damaged::arena, Damaged::forks, Damaged::weights}) {
