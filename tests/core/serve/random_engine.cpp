@@ -126,6 +126,7 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
                               .hash = BlockHashKind::xxh3_128};
   SlotLayout layout{
       .layout_fingerprint = 3, .checkpoints = random.between32(0, 6), .scan_alignment_tokens = random.between32(0, 3)};
+  options.eviction_options.positions = 512;  // few, so that hix replaces some, and recounts are cheap
   options.overlap = random.chance(50);
   options.events = random.chance(50);
   options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <variant>
@@ -15,6 +16,22 @@ StateWorld::Tokens joined(const StateWorld::Tokens& known, const StateWorld::Tok
   StateWorld::Tokens all = known;
   all.insert(all.end(), fed.begin(), fed.begin() + static_cast<std::ptrdiff_t>(count));
   return all;
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+StateWorld::KvTokens extended(const StateWorld::KvTokens& tokens, Token next) {
+  constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
+  return {tokens.count + 1, mixed(tokens.hash ^ mixed(static_cast<std::uint64_t>(next) + odd))};
+}
+
+StateWorld::KvTokens all_of(const StateWorld::Tokens& tokens) {
+  return std::accumulate(tokens.begin(), tokens.end(), StateWorld::KvTokens{}, extended);
 }
 
 }  // namespace
@@ -31,15 +48,18 @@ StateWorld::StateWorld(const RequestCacheOptions& options)
 /// The copies of a launch run in no order: all read the states from before the launch.
 void StateWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
   validate(plan, static_cast<std::int32_t>(from.size()), static_cast<std::int32_t>(to.size()), &from == &to);
-  const Slots old = from;
+  std::map<std::int32_t, Slot> old;
+  for (const SlotCopy& copy : plan)
+    for (const std::int32_t slot : {copy.src_slot, copy.recurrent_src_slot})
+      if (slot >= 0) old.try_emplace(slot, from[static_cast<std::size_t>(slot)]);
   for (const SlotCopy& copy : plan) {
     Slot& dst = to[static_cast<std::size_t>(copy.dst_slot)];
     if (copy.src_slot >= 0) {
-      const Slot& src = old[static_cast<std::size_t>(copy.src_slot)];
+      const Slot& src = old.at(copy.src_slot);
       dst.inputs = src.inputs;
       dst.base = src.base + copy.conv_shift;
     }
-    if (copy.recurrent_src_slot >= 0) dst.recurrent = old[static_cast<std::size_t>(copy.recurrent_src_slot)].recurrent;
+    if (copy.recurrent_src_slot >= 0) dst.recurrent = old.at(copy.recurrent_src_slot).recurrent;
   }
 }
 
@@ -47,7 +67,7 @@ void StateWorld::before(const PassPlan& plan) {
   REQUIRE(plan.ready);
   const std::int64_t block_size = options_.block_size_tokens;
   for (const std::int64_t block : plan.scrub.kv_blocks)
-    std::fill_n(kv_.begin() + block * block_size, block_size, std::nullopt);
+    std::fill_n(kv_.begin() + block * block_size, block_size, KvTokens{});
   for (const SlotCopy& copy : plan.fork_copies) copy_kv(copy);
   for (const SlotId slot : plan.scrub.scratch) scratch_.at(slot.index()) = {};
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -68,10 +88,13 @@ std::optional<StateWorld::Tokens> StateWorld::read(const RowState& state, std::s
 }
 
 void StateWorld::check_kv(const KvRow& row, const Tokens& tokens) const {
-  for (std::size_t at = 0; at < tokens.size(); ++at) {
-    const auto& kv = kv_[static_cast<std::size_t>(row.at(static_cast<std::int64_t>(at)))];
-    REQUIRE(kv);
-    REQUIRE(std::equal(kv->begin(), kv->end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(at) + 1));
+  KvTokens wanted;
+  for (const Token token : tokens) {
+    const std::int64_t at = wanted.count;
+    wanted = extended(wanted, token);
+    if (kv_[static_cast<std::size_t>(row.at(at))] == wanted) continue;
+    CAPTURE(at);
+    REQUIRE(kv_[static_cast<std::size_t>(row.at(at))] == wanted);
   }
 }
 
@@ -90,8 +113,12 @@ void StateWorld::insert(const RowPlan& row, const Tokens& tokens) {
   REQUIRE(row.room);
   REQUIRE(row.start + row.tokens == std::ssize(tokens));
   check_kv(row.kv, joined({}, tokens, static_cast<std::size_t>(row.start)));
-  for (std::int64_t at = row.start; at < std::ssize(tokens); ++at)
-    kv_[static_cast<std::size_t>(row.kv.at(at))] = joined({}, tokens, static_cast<std::size_t>(at) + 1);
+  KvTokens kv;
+  for (const Token token : tokens) {
+    const std::int64_t at = kv.count;
+    kv = extended(kv, token);
+    if (at >= row.start) kv_[static_cast<std::size_t>(row.kv.at(at))] = kv;
+  }
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     REQUIRE(row.states[g].saves.empty());
     slots_[g][row.states[g].target().index()] = whole(tokens);
@@ -103,8 +130,10 @@ void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known,
   REQUIRE(row.start == std::ssize(known));
   REQUIRE(std::cmp_equal(fed.size(), row.tokens));
   check_kv(row.kv, known);
+  KvTokens kv = all_of(known);
   for (std::size_t i = 0; i < fed.size(); ++i) {
-    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = joined(known, fed, i + 1);
+    kv = extended(kv, fed[i]);
+    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = kv;
     if (!in_columns(options_) && row.drafts > 0)
       steps_[static_cast<std::int32_t>(index)].push_back(joined(known, fed, i + 1));
   }
@@ -128,7 +157,7 @@ void StateWorld::run_tree(std::size_t index, const RowPlan& row, const Tokens& k
   for (std::size_t i = 0; i < fed.size(); ++i) {
     Tokens path = i == 0 ? known : steps[static_cast<std::size_t>(parents[i - 1])];
     path.push_back(fed[i]);
-    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = path;
+    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = all_of(path);
     steps.push_back(path);
   }
 }
@@ -185,8 +214,7 @@ void StateWorld::begin(const Transfer& transfer) {
   }
   const auto first = kv_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(transfer.place) * block);
   image.kv.assign(first, first + static_cast<std::ptrdiff_t>(block));
-  REQUIRE(image.kv.back());
-  REQUIRE(std::ssize(*image.kv.back()) == transfer.image.tokens);
+  REQUIRE(image.kv.back().count == transfer.image.tokens);
 }
 
 void StateWorld::end(const Transfer& transfer, bool done) {
@@ -200,7 +228,7 @@ void StateWorld::end(const Transfer& transfer, bool done) {
     if (transfer.image.content == CacheContent::state)
       checkpoints(static_cast<std::size_t>(transfer.image.group))[place] = done ? image.state : Slot{};
     else
-      for (std::size_t i = 0; i < block; ++i) kv_[place * block + i] = done ? image.kv[i] : std::nullopt;
+      for (std::size_t i = 0; i < block; ++i) kv_[place * block + i] = done ? image.kv[i] : KvTokens{};
     return;
   }
   if (!done) return;
@@ -237,10 +265,12 @@ void StateWorld::keep_kv(const Tokens& tokens) {
   BlockHasher hasher({.kind = options_.hash, .block_size_tokens = options_.block_size_tokens});
   const auto block = static_cast<std::size_t>(options_.block_size_tokens);
   BlockDigest digest;
+  KvTokens kv;
   for (std::size_t end = block; end <= tokens.size(); end += block) {
-    digest = hasher.hash_block(digest, std::span(tokens).subspan(end - block, block));
+    const auto own = std::span(tokens).subspan(end - block, block);
+    digest = hasher.hash_block(digest, own);
     Image image;
-    for (std::size_t at = end - block + 1; at <= end; ++at) image.kv.emplace_back(joined({}, tokens, at));
+    for (const Token token : own) image.kv.push_back(kv = extended(kv, token));
     tier(Medium::elsewhere)[{digest.prefix().words, static_cast<std::int64_t>(end), CacheContent::kv_block, 0}] = image;
   }
 }
@@ -318,7 +348,7 @@ void StateWorld::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
   const auto block = static_cast<std::size_t>(options_.block_size_tokens);
   for (std::size_t i = static_cast<std::size_t>(first) * block;
        i < static_cast<std::size_t>(first + count) * block && i < kv_.size(); ++i)
-    kv_[i].reset();
+    kv_[i] = {};
 }
 
 }  // namespace stateport::test

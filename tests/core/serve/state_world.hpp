@@ -31,6 +31,14 @@ class StateWorld final : public KvDirectory {
     friend bool operator==(const Slot&, const Slot&) = default;
   };
 
+  /// The tokens that KV at one index was computed from, up to its own: their number, and a hash of them. Two lists with
+  /// one hash of 64 bits would pass for each other.
+  struct KvTokens {
+    std::int64_t count = 0;  ///< 0: nothing was written
+    std::uint64_t hash = 0;
+    friend bool operator==(const KvTokens&, const KvTokens&) = default;
+  };
+
   explicit StateWorld(const RequestCacheOptions& options);
 
   /// Carries out the plan's work before the pass.
@@ -112,10 +120,10 @@ class StateWorld final : public KvDirectory {
   Slots checkpoints_;         ///< with separate_checkpoints
   Slots scratch_;
   std::map<std::int32_t, std::vector<Tokens>> steps_;  ///< by row of the pass: the state after each of its tokens
-  std::vector<std::optional<Tokens>> kv_;              ///< by KV index: all tokens up to its own
+  std::vector<KvTokens> kv_;                           ///< by KV index
   struct Image {
     Slot state;
-    std::vector<std::optional<Tokens>> kv;  ///< of a block
+    std::vector<KvTokens> kv;  ///< of a block
     friend bool operator==(const Image&, const Image&) = default;
   };
   using Images = std::map<ImageName, Image>;
