@@ -42,7 +42,7 @@ bind_argument() {
       ;;
     */* | *.*)
       [ ! -e "$folder/$value" ] || bind "$(dirname "$(readlink -m "$folder/$value")")"
-      [ ! -d "$folder/$(dirname "$value")" ] || bind "$(readlink -m "$folder/$(dirname "$value")")"
+      [ ! -d "$folder/$(dirname -- "$value")" ] || bind "$(readlink -m "$folder/$(dirname -- "$value")")"
       ;;
   esac
 }
