@@ -38,11 +38,15 @@ struct SpecOptions {
 /// Throws InvalidArgument that lists the known names. Names are compared without case.
 [[nodiscard]] const ModelInfo& info(std::string_view name);
 
-/// The state spec of one model. Throws as info(), and for negative drafts.
+/// The state spec of one model. Throws InvalidArgument for negative drafts.
+[[nodiscard]] StateSpec spec(const ModelInfo& model, const SpecOptions& options = {});
+/// The same for a name. Throws as info() and spec().
 [[nodiscard]] StateSpec find(std::string_view name, const SpecOptions& options = {});
 
-/// The same with its split over tensor-parallel ranks. Heads are split, as are groups (Mamba-2) and key heads (GDN). If
-/// there are fewer groups or key heads than ranks, neighbouring ranks hold the same one. Throws as find.
+/// The state spec with its split over tensor-parallel ranks. Heads are split, as are groups (Mamba-2) and key heads
+/// (GDN). If there are fewer groups or key heads than ranks, neighbouring ranks hold the same one. Throws as spec().
+[[nodiscard]] ModelLayout layout(const ModelInfo& model, const SpecOptions& options = {});
+/// The same for a name. Throws as find().
 [[nodiscard]] ModelLayout layout(std::string_view name, const SpecOptions& options = {});
 
 }  // namespace stateport::models
