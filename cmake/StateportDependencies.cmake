@@ -79,6 +79,9 @@ if(NOT TARGET tsl::robin_map)
   target_include_directories(tsl::robin_map INTERFACE "${stateport_tsl-robin-map_source}/include")
 endif()
 
+stateport_need(nlohmann_json nlohmann_json::nlohmann_json
+  OPTIONS JSON_BuildTests=OFF JSON_Install=OFF)
+
 find_path(STATEPORT_XXHASH_INCLUDE xxhash.h)
 if(NOT STATEPORT_XXHASH_INCLUDE)
   stateport_fetch(xxHash HEADERS_ONLY)
@@ -122,8 +125,6 @@ if(STATEPORT_BUILD_TESTS)
 endif()
 
 if(STATEPORT_BUILD_TESTS OR STATEPORT_BUILD_APPS OR STATEPORT_BUILD_PERF)
-  stateport_need(nlohmann_json nlohmann_json::nlohmann_json
-    OPTIONS JSON_BuildTests=OFF JSON_Install=OFF)
   stateport_need(CLI11 CLI11::CLI11
     OPTIONS CLI11_BUILD_TESTS=OFF CLI11_BUILD_EXAMPLES=OFF CLI11_BUILD_DOCS=OFF CLI11_INSTALL=OFF)
 endif()

@@ -50,7 +50,7 @@ def test_a_wheel_names_its_dependencies(wheel: zipfile.ZipFile) -> None:
     bill = json.loads(wheel.read(names[0]))
     assert bill["metadata"]["component"]["version"] == stateport.version()
     components = {component["name"]: component for component in bill["components"]}
-    assert {"fmt", "OpenSSL", "xxHash", "tsl-robin-map", "numpy"} <= set(components)
+    assert {"fmt", "OpenSSL", "xxHash", "tsl-robin-map", "nlohmann_json", "numpy"} <= set(components)
     assert ("Kokkos" in components) == stateport.has_device()
     assert "doctest" not in components
     for name in set(components) - {"numpy"}:

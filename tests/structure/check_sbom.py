@@ -40,7 +40,7 @@ def faults_of_bill(bill, listed):
     linked = {name for name, component in components.items() if component["scope"] == "required"}
     if linked != set(bill["dependencies"][0]["dependsOn"]):
         faults.append("the dependencies of stateport are not the required ones")
-    for name in ("fmt", "tsl-robin-map", "xxHash", "OpenSSL"):
+    for name in ("fmt", "tsl-robin-map", "xxHash", "nlohmann_json", "OpenSSL"):
         if name not in linked:
             faults.append(f"{name} is missing")
     for name in sorted(set(components) - set(listed)):
