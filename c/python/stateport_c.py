@@ -38,12 +38,12 @@ def _checked(name, value, kind):
     return value
 
 
-def struct(name, **members):
+def struct(name, /, **members):
     """A struct of stateport.h with its `size` first, which is set by itself."""
     return _struct(name, {"size": c_size_t} | members)
 
 
-def plain_struct(name, **members):
+def plain_struct(name, /, **members):
     """A struct of stateport.h without `size`: it is the same for ever."""
     return _struct(name, members)
 
@@ -173,6 +173,8 @@ SpecOptions = struct("SpecOptions", drafts=c_int32, conv_layout=c_int32, recurre
 TensorSpec = struct("TensorSpec", layer=c_int32, group=c_int32, kind=c_int32, type=c_int32, conv_layout=c_int32,
                     shape=c_int64 * 3, token_stride=c_int64, channel_stride=c_int64)
 SpecInfo = struct("SpecInfo", tensors=c_size_t, slot_bytes=c_uint64, fingerprint=c_uint64)
+ModelInfo = struct("ModelInfo", name=c_char_p, kind=c_char_p, status=c_char_p, layers=c_int32, state_layers=c_int32,
+                   kv_bytes_per_token=c_uint64)
 RuntimeOptions = struct("RuntimeOptions", device_id=c_int32, host_threads=c_int32)
 (LAYER_MAJOR, SLOT_MAJOR) = range(2)
 STORE_LAYOUT = ("layer_major", "slot_major")
@@ -466,41 +468,42 @@ StepScratch = struct("StepScratch", base=c_void_p, request_stride_bytes=c_int64,
 StepTargets = struct("StepTargets", last_step=INT32S, live_slot=INT32S, track_step=INT32S, track_slot=INT32S,
                      rows=c_int32)
 FUNCTIONS = {
-    "spec_find": "tpp", "spec_create": "pzp", "spec_quantised": "pip", "spec_destroy": "p", "spec_describe": "pp",
-    "spec_tensor": "pzp", "runtime_create": "pp", "runtime_destroy": "p", "stream_synchronize": "p",
-    "stream_forget": "p", "copy_bytes": "pppz", "store_create": "pppp", "store_view": "ppzip", "store_destroy": "p",
-    "store_tensor": "pzp", "store_copy": "pppz", "store_clear": "pppz", "copier_create": "ppp", "copier_destroy": "p",
-    "copier_copy": "pppz", "copier_copy_shifted": "pppz", "copier_copy_on_device": "pppi",
-    "copier_copy_layers": "pppzii", "copier_copy_shifted_layers": "pppzii", "copier_copy_on_device_layers": "pppiii",
-    "copier_create_scratch": "pppp", "copier_commit_scratch": "pppzpz", "copier_commit_scratch_layers": "pppzpzii",
-    "align_create": "pp", "align_destroy": "p", "align_bind": "ppz", "align_add_request": "ppil",
-    "align_forget": "ppi", "align_stage": "pppp", "align_pre_step": "ppp", "align_post_step": "ppp",
-    "align_post_step_advanced": "ppp", "align_scatter_accepted": "ppppi", "align_gather_decode": "ppippipp",
-    "align_group_arrays": "pip", "hash_blocks": "ppzpp", "hasher_create": "pp", "hasher_destroy": "p",
-    "hasher_append": "ppzpzppzp", "hasher_reset": "p", "tree_create": "pp", "tree_destroy": "p", "tree_describe": "pp",
-    "tree_set_time": "pd", "tree_match": "ppzppp", "tree_match_with_live_slot": "ppzppip",
-    "tree_match_again": "ppzppp", "tree_match_many": "ppzp", "tree_check_restore": "ppp", "tree_insert": "ppp",
-    "tree_insert_many": "ppzpp", "tree_touch": "ppz", "tree_evict": "pllpp", "tree_evict_demand": "ppp",
-    "tree_peek_victims": "pipzp", "tree_drop_state": "pu", "tree_take_freed_kv": "ppzp", "tree_lock_node": "pup",
-    "tree_lock_destroy": "p", "tree_lock_nodes": "ppzp", "tree_locks_destroy": "pz", "tree_allocate_slots": "ppz",
-    "tree_release_slots": "ppz", "tree_tag_slot": "pipzp", "tree_reset": "p", "tree_check": "p",
-    "request_cache_create": "pp", "request_cache_destroy": "p", "request_cache_describe": "pp",
-    "request_cache_state_slots": "pzp", "request_cache_checkpoint_slots": "pzp", "request_cache_start": "ppzpp",
-    "request_cache_refresh": "plpp", "request_cache_fork": "plpzpz", "request_cache_chunk": "pppzpp",
-    "request_cache_plan": "ppp", "request_cache_cancel": "pu", "request_cache_commit": "pupzpzp",
-    "request_cache_places": "plzp", "request_cache_insert": "pllpp", "request_cache_end": "ppzipp",
-    "request_cache_request": "plp", "request_cache_state": "plzp", "request_cache_reset": "p",
-    "request_cache_stats": "pp", "request_cache_prometheus": "ptpzp", "request_cache_take_events": "ppzp",
-    "request_cache_check": "p", "request_cache_take_memory": "pp", "request_cache_settle_move": "pui",
-    "request_cache_is_mapped": "piip", "request_cache_arena_usage": "pp", "request_cache_advance_epoch": "pup",
-    "request_cache_epoch": "pp", "request_cache_forget": "ppi", "request_cache_is_stale": "plp",
-    "request_cache_take_checks": "ppp", "request_cache_withdraw": "ppzp", "request_cache_integrity_usage": "pp",
-    "request_cache_pin": "ppdp", "request_cache_unpin": "pup", "request_cache_prefetch": "ppp",
-    "request_cache_prefetching": "pup", "request_cache_prefix_usage": "pp", "request_cache_close_session": "pup",
-    "request_cache_session_usage": "pup", "request_cache_set_quota": "ppll", "request_cache_tenant_usage": "pppp",
-    "request_cache_settle": "ppzp", "request_cache_loading": "ppzp", "request_cache_drain": "pp",
-    "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip",
-    "model_layout_create": "ppzp", "model_layout_find": "tpp", "model_layout_destroy": "p",
+    "model_describe": "tp", "config_describe": "tzp", "spec_find": "tpp", "spec_from_config": "tzpp",
+    "spec_create": "pzp", "spec_quantised": "pip", "spec_destroy": "p", "spec_describe": "pp", "spec_tensor": "pzp",
+    "runtime_create": "pp", "runtime_destroy": "p", "stream_synchronize": "p", "stream_forget": "p",
+    "copy_bytes": "pppz", "store_create": "pppp", "store_view": "ppzip", "store_destroy": "p", "store_tensor": "pzp",
+    "store_copy": "pppz", "store_clear": "pppz", "copier_create": "ppp", "copier_destroy": "p", "copier_copy": "pppz",
+    "copier_copy_shifted": "pppz", "copier_copy_on_device": "pppi", "copier_copy_layers": "pppzii",
+    "copier_copy_shifted_layers": "pppzii", "copier_copy_on_device_layers": "pppiii", "copier_create_scratch": "pppp",
+    "copier_commit_scratch": "pppzpz", "copier_commit_scratch_layers": "pppzpzii", "align_create": "pp",
+    "align_destroy": "p", "align_bind": "ppz", "align_add_request": "ppil", "align_forget": "ppi",
+    "align_stage": "pppp", "align_pre_step": "ppp", "align_post_step": "ppp", "align_post_step_advanced": "ppp",
+    "align_scatter_accepted": "ppppi", "align_gather_decode": "ppippipp", "align_group_arrays": "pip",
+    "hash_blocks": "ppzpp", "hasher_create": "pp", "hasher_destroy": "p", "hasher_append": "ppzpzppzp",
+    "hasher_reset": "p", "tree_create": "pp", "tree_destroy": "p", "tree_describe": "pp", "tree_set_time": "pd",
+    "tree_match": "ppzppp", "tree_match_with_live_slot": "ppzppip", "tree_match_again": "ppzppp",
+    "tree_match_many": "ppzp", "tree_check_restore": "ppp", "tree_insert": "ppp", "tree_insert_many": "ppzpp",
+    "tree_touch": "ppz", "tree_evict": "pllpp", "tree_evict_demand": "ppp", "tree_peek_victims": "pipzp",
+    "tree_drop_state": "pu", "tree_take_freed_kv": "ppzp", "tree_lock_node": "pup", "tree_lock_destroy": "p",
+    "tree_lock_nodes": "ppzp", "tree_locks_destroy": "pz", "tree_allocate_slots": "ppz", "tree_release_slots": "ppz",
+    "tree_tag_slot": "pipzp", "tree_reset": "p", "tree_check": "p", "request_cache_create": "pp",
+    "request_cache_destroy": "p", "request_cache_describe": "pp", "request_cache_state_slots": "pzp",
+    "request_cache_checkpoint_slots": "pzp", "request_cache_start": "ppzpp", "request_cache_refresh": "plpp",
+    "request_cache_fork": "plpzpz", "request_cache_chunk": "pppzpp", "request_cache_plan": "ppp",
+    "request_cache_cancel": "pu", "request_cache_commit": "pupzpzp", "request_cache_places": "plzp",
+    "request_cache_insert": "pllpp", "request_cache_end": "ppzipp", "request_cache_request": "plp",
+    "request_cache_state": "plzp", "request_cache_reset": "p", "request_cache_stats": "pp",
+    "request_cache_prometheus": "ptpzp", "request_cache_take_events": "ppzp", "request_cache_check": "p",
+    "request_cache_take_memory": "pp", "request_cache_settle_move": "pui", "request_cache_is_mapped": "piip",
+    "request_cache_arena_usage": "pp", "request_cache_advance_epoch": "pup", "request_cache_epoch": "pp",
+    "request_cache_forget": "ppi", "request_cache_is_stale": "plp", "request_cache_take_checks": "ppp",
+    "request_cache_withdraw": "ppzp", "request_cache_integrity_usage": "pp", "request_cache_pin": "ppdp",
+    "request_cache_unpin": "pup", "request_cache_prefetch": "ppp", "request_cache_prefetching": "pup",
+    "request_cache_prefix_usage": "pp", "request_cache_close_session": "pup", "request_cache_session_usage": "pup",
+    "request_cache_set_quota": "ppll", "request_cache_tenant_usage": "pppp", "request_cache_settle": "ppzp",
+    "request_cache_loading": "ppzp", "request_cache_drain": "pp", "request_cache_attach": "pipzpp",
+    "request_cache_set_speeds": "pp", "request_cache_tier_usage": "pip", "model_layout_create": "ppzp",
+    "model_layout_find": "tpp", "model_layout_from_config": "tzpp", "model_layout_destroy": "p",
     "model_layout_fingerprint": "pp", "model_layout_spec": "ppp", "slot_allocator_create": "pp",
     "slot_allocator_destroy": "p", "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz",
     "slot_allocator_retain_blocks": "ppz", "slot_allocator_release_blocks": "ppz",

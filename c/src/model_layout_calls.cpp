@@ -48,6 +48,17 @@ stateport_status stateport_model_layout_find(const char* model, const stateport_
   });
 }
 
+stateport_status stateport_model_layout_from_config(const char* config, size_t config_bytes,
+                                                    const stateport_spec_options* options,
+                                                    stateport_model_layout** out) {
+  return guarded([&] {
+    create(out, [&] {
+      return std::make_shared<ModelLayoutObject>(
+          models::layout(read_config(config, config_bytes), read_spec_options(options)));
+    });
+  });
+}
+
 stateport_status stateport_model_layout_destroy(stateport_model_layout* layout) {
   return guarded([&] { destroy<ModelLayoutObject>(layout, "layout"); });
 }

@@ -53,6 +53,17 @@ stateport_tensor_spec tensor_to_c(const StateTensorSpec& tensor) noexcept {
           .channel_stride = strides.channel};
 }
 
+/// The texts are of literals.
+stateport_model_info model_to_c(const models::ModelInfo& model) noexcept {
+  return {.size = sizeof(stateport_model_info),
+          .name = model.name.data(),
+          .kind = model.kind.data(),
+          .status = model.status.data(),
+          .layers = model.layers,
+          .state_layers = model.state_layers,
+          .kv_bytes_per_token = model.kv_bytes_per_token.value_or(0)};
+}
+
 }  // namespace
 
 const char* stateport_model_name(size_t index) {
@@ -60,11 +71,35 @@ const char* stateport_model_name(size_t index) {
   return index < models.size() ? models[index].name.data() : nullptr;  // of a literal
 }
 
+stateport_status stateport_model_describe(const char* model, stateport_model_info* out) {
+  return guarded([&] {
+    const Out to(out, "out");
+    require(model != nullptr, "model", "null", "must be the name of a model");
+    to.write(model_to_c(models::info(model)));
+  });
+}
+
+stateport_status stateport_config_describe(const char* config, size_t config_bytes, stateport_model_info* out) {
+  return guarded([&] {
+    const Out to(out, "out");
+    to.write(model_to_c(read_config(config, config_bytes)));
+  });
+}
+
 stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out) {
   return guarded([&] {
     create(out, [&] {
       require(model != nullptr, "model", "null", "must be the name of a model");
       return std::make_shared<SpecObject>(models::find(model, read_spec_options(options)));
+    });
+  });
+}
+
+stateport_status stateport_spec_from_config(const char* config, size_t config_bytes,
+                                            const stateport_spec_options* options, stateport_spec** out) {
+  return guarded([&] {
+    create(out, [&] {
+      return std::make_shared<SpecObject>(models::spec(read_config(config, config_bytes), read_spec_options(options)));
     });
   });
 }

@@ -8,7 +8,9 @@
 #include "arguments.hpp"
 #include "handle_table.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 namespace stateport::c {
@@ -25,6 +27,11 @@ namespace stateport::c {
                              .conv_layout = enumerator(given.conv_layout, ConvLayout::ds, "conv_layout")};
   if (given.recurrent_type != STATEPORT_DEFAULT_TYPE) wanted.recurrent_type = element_type(given.recurrent_type);
   return wanted;
+}
+
+[[nodiscard]] inline models::ModelInfo read_config(const char* config, std::size_t config_bytes) {
+  const std::span<const char> text = array(config, config_bytes, "config");
+  return models::from_config({text.data(), text.size()});
 }
 
 struct SpecObject final : Object {

@@ -72,7 +72,7 @@ from stateport.request_cache import RequestCache
 from stateport.resharder import Resharder
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
 from stateport.slot_allocator import AllocatorInfo, FoundState, SlotAllocator, SlotVictim, StateTag
-from stateport.spec import StateSpec, TensorSpec, models
+from stateport.spec import ModelInfo, StateSpec, TensorSpec, models
 from stateport.step_committer import StepCommitter
 from stateport.store import DeviceArray, StateStore
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
@@ -151,6 +151,7 @@ __all__ = [
     "MediaKey",
     "MemoryMover",
     "MemoryPlan",
+    "ModelInfo",
     "ModelLayout",
     "MooncakeStore",
     "Namespace",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c, _library
-from stateport._arguments import of_kind, text_bytes
+from stateport._arguments import name_bytes, of_kind, text_bytes
 from stateport._library import calls
 from stateport.spec import StateSpec, spec_options
 
@@ -74,10 +74,19 @@ class ModelLayout(_library.Object):
              recurrent_dtype: str = "default") -> ModelLayout:
         """Of a model of the catalogue (see `models`)."""
         options = spec_options(drafts, conv_layout, recurrent_dtype)
+        return cls._made(calls.model_layout_find, text_bytes("model", model), ctypes.byref(options))
+
+    @classmethod
+    def from_config(cls, config: str | bytes, *, drafts: int = 0, conv_layout: str = "sd",
+                    recurrent_dtype: str = "default") -> ModelLayout:
+        """Of the model of a checkpoint, from the text of its config.json (see `ModelInfo.from_config`)."""
+        text, options = name_bytes("config", config), spec_options(drafts, conv_layout, recurrent_dtype)
+        return cls._made(calls.model_layout_from_config, text, len(text), ctypes.byref(options))
+
+    @classmethod
+    def _made(cls, create: Any, *arguments: object) -> ModelLayout:
         layout = cls.__new__(cls)
-        name = text_bytes("model", model)
-        _library.Object.__init__(layout, calls.model_layout_find, calls.model_layout_destroy, name,
-                                 ctypes.byref(options))
+        _library.Object.__init__(layout, create, calls.model_layout_destroy, *arguments)
         return layout
 
     @property

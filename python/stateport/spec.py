@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stateport import _c, _library
-from stateport._arguments import text_bytes
+from stateport._arguments import name_bytes, text_bytes
 from stateport._library import calls
 from stateport.errors import InvalidArgument
 
@@ -134,6 +134,13 @@ class StateSpec(_library.Object):
         return cls._from(calls.spec_find, name, ctypes.byref(options))
 
     @classmethod
+    def from_config(cls, config: str | bytes, *, drafts: int = 0, conv_layout: str = "sd",
+                    recurrent_dtype: str = "default") -> StateSpec:
+        """The spec of the model of a checkpoint, from the text of its config.json (see `ModelInfo.from_config`)."""
+        text, options = name_bytes("config", config), spec_options(drafts, conv_layout, recurrent_dtype)
+        return cls._from(calls.spec_from_config, text, len(text), ctypes.byref(options))
+
+    @classmethod
     def _from(cls, create: object, *arguments: object) -> StateSpec:
         spec = cls.__new__(cls)
         spec._make(create, *arguments)
@@ -160,6 +167,43 @@ class StateSpec(_library.Object):
 
     def __repr__(self) -> str:
         return f"<StateSpec of {len(self.tensors)} tensors, {self.slot_bytes:,} bytes a state>"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInfo:
+    """A model, of the catalogue or of a config.
+
+    name: of the catalogue; of a config its model type. kind: "mamba1", "mamba2", "gdn", "kda", "linear_attn" or
+    "short_conv". state_layers: the recurrent ones of all layers. kv_bytes_per_token: over all attention layers, in
+    bf16; None: not known. status: how far the row was checked against public configs."""
+
+    name: str
+    kind: str
+    layers: int
+    state_layers: int
+    kv_bytes_per_token: int | None
+    status: str
+
+    @classmethod
+    def find(cls, model: str) -> ModelInfo:
+        """A row of the catalogue (see `models`)."""
+        return cls._from(calls.model_describe, text_bytes("model", model))
+
+    @classmethod
+    def from_config(cls, config: str | bytes) -> ModelInfo:
+        """The model of a checkpoint, from the text of its config.json. Reads the model types of Qwen3-Next and Qwen3.5
+        to 3.8, Kimi Linear and K3, Ling 2.5 to 3.0, GLM 5.3 Flash, Nemotron-H, Granite 4.0-H, Falcon-H1, Bamba, Jamba,
+        Olmo Hybrid, Lara Mini and LFM2 to LFM3. Raises InvalidArgument that names the member and its value for others,
+        and for members that make no model."""
+        text = name_bytes("config", config)
+        return cls._from(calls.config_describe, text, len(text))
+
+    @classmethod
+    def _from(cls, describe: Any, *arguments: object) -> ModelInfo:
+        row = _c.ModelInfo()
+        describe(*arguments, ctypes.byref(row))
+        return cls(row.name.decode(), row.kind.decode(), row.layers, row.state_layers, row.kv_bytes_per_token or None,
+                   row.status.decode())
 
 
 def models() -> tuple[str, ...]:

@@ -33,6 +33,14 @@ def test_an_image_cache_brings_a_state_back() -> None:
     assert "4 of 4 states" in _run("image_cache.py")
 
 
+def test_a_config_has_the_sizes_of_its_model() -> None:
+    lines = _run("model_sizes.py").splitlines()
+    assert lines[0].startswith("qwen3.5-9b: gdn in 24 of 32 layers, 49.12 MiB a state, 32,768 bytes of KV a token; ver")
+    assert "kda in 34 of 45 layers, 140.78 MiB a state, KV not known" in lines[1]
+    assert lines[2] == ("qwen3_next: gdn in 6 of 8 layers, 0.11 MiB a state, 1,024 bytes of KV a token; from its "
+                        "config.json")
+
+
 def test_a_turn_continues_from_a_named_position() -> None:
     assert "496 of 500 tokens" in _run("named_positions.py")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
+import pathlib
 import random
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 
 CONV = sp.TensorSpec("conv", "float32", (4, 6), conv_layout="ds")
 STATE = sp.TensorSpec("recurrent", "float32", (2, 3, 4))
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "tests/core/model/configs"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +51,22 @@ def test_every_model_of_the_catalogue_has_a_spec() -> None:
         assert sp.StateSpec(list(spec)).fingerprint == spec.fingerprint, model
 
 
+def test_a_model_of_a_config_is_that_of_the_catalogue() -> None:
+    for name in ("qwen3.5-27b", "kimi-k3", "lfm3-1.7b"):
+        config = (CONFIGS / f"{name}.json").read_text(encoding="utf-8")
+        row, model = sp.ModelInfo.find(name), sp.ModelInfo.from_config(config)
+        assert dataclasses.replace(model, name=row.name, status=row.status) == row
+        assert (row.name, model.status) == (name, "from its config.json")
+        options: dict[str, Any] = {"drafts": 2, "conv_layout": "ds", "recurrent_dtype": "bfloat16"}
+        spec = sp.StateSpec.from_config(config.encode(), **options)
+        assert spec.fingerprint == sp.StateSpec.find(name, **options).fingerprint
+        layout = sp.ModelLayout.from_config(config, **options)
+        assert layout.fingerprint == sp.ModelLayout.find(name, **options).fingerprint
+        assert layout.spec().fingerprint == spec.fingerprint
+    assert sp.ModelInfo.find("kimi-k3").kv_bytes_per_token == 24 * 576 * 2
+    assert sp.ModelInfo.find("lfm3-1.7b").kv_bytes_per_token is None
+
+
 def test_a_quantised_spec_is_smaller() -> None:
     live = sp.StateSpec.find("qwen3-next-80b-a3b", recurrent_dtype="float32")
     assert live.quantised("int8_block32").slot_bytes < live.quantised("bfloat16").slot_bytes < live.slot_bytes
@@ -58,6 +77,13 @@ def test_a_quantised_spec_is_smaller() -> None:
     (lambda: sp.TensorSpec("conv", "float31", (4, 6)), "dtype is 'float31'"),
     (lambda: sp.TensorSpec("conv", "float32", (4, 6, 2)), "shape is (4, 6, 2)"),
     (lambda: sp.StateSpec([]), "tensors"),
+    (lambda: sp.ModelInfo.find("gpt-2"), "model = gpt-2"),
+    (lambda: sp.ModelInfo.from_config("{}"), "model_type = absent"),
+    (lambda: sp.ModelInfo.from_config(""), "config = byte 1"),
+    (lambda: sp.ModelInfo.from_config(cast(Any, 5)), "config is 5"),
+    (lambda: sp.StateSpec.from_config("[1]"), "config = list"),
+    (lambda: sp.StateSpec.from_config("{}", conv_layout="sdd"), "conv_layout is 'sdd'"),
+    (lambda: sp.ModelLayout.from_config('{"model_type": "llama"}'), 'model_type = "llama"'),
     (lambda: sp.StateSpec([sp.TensorSpec("recurrent", "float32", (0, 4))]), "0"),
     (lambda: sp.StateSpec.find("no-such-model"), "no-such-model"),
     (lambda: sp.StateSpec([STATE]).quantised("float64"), ""),

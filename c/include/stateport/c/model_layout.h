@@ -47,6 +47,10 @@ stateport_status stateport_model_layout_create(stateport_spec* whole, const stat
 /// Of a model of the catalogue. options: null is all zeros.
 stateport_status stateport_model_layout_find(const char* model, const stateport_spec_options* options,
                                              stateport_model_layout** out);
+/// Of the model of a config.json, see stateport_config_describe.
+stateport_status stateport_model_layout_from_config(const char* config, size_t config_bytes,
+                                                    const stateport_spec_options* options,
+                                                    stateport_model_layout** out);
 stateport_status stateport_model_layout_destroy(stateport_model_layout* layout);
 /// Identifies kinds, shapes, layers and splits of the whole model: equal for every rank, element type and memory order.
 stateport_status stateport_model_layout_fingerprint(stateport_model_layout* layout, uint64_t* out);

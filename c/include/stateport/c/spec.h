@@ -57,10 +57,28 @@ typedef struct stateport_spec_info {
   uint64_t fingerprint;  ///< of the memory layout; equal specs have equal ones on every machine
 } stateport_spec_info;
 
+/// A model, of the catalogue or of a config. Its texts are constants of the library.
+typedef struct stateport_model_info {
+  size_t size;
+  const char* name;    ///< of the catalogue; of a config its model type
+  const char* kind;    ///< mamba1, mamba2, gdn, kda, linear_attn or short_conv
+  const char* status;  ///< how far the row was checked against public configs
+  int32_t layers;
+  int32_t state_layers;
+  uint64_t kv_bytes_per_token;  ///< over all attention layers, in bf16; 0: not known
+} stateport_model_info;
+
 /// The names of the catalogue; null for an index behind the last.
 const char* stateport_model_name(size_t index);
+stateport_status stateport_model_describe(const char* model, stateport_model_info* out);
+/// The model of a checkpoint, from the text of its config.json: stateport::models::from_config says which it reads, and
+/// which it refuses (STATEPORT_INVALID_ARGUMENT).
+stateport_status stateport_config_describe(const char* config, size_t config_bytes, stateport_model_info* out);
 /// The spec of a model of the catalogue. options: null is all zeros.
 stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out);
+/// The spec of the model of a config.json, see stateport_config_describe.
+stateport_status stateport_spec_from_config(const char* config, size_t config_bytes,
+                                            const stateport_spec_options* options, stateport_spec** out);
 /// A spec of the caller's own.
 stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, size_t count, stateport_spec** out);
 /// The spec of checkpoints of the states of `live` when their recurrent tensors are kept as recurrent_type (FP32, FP16,
