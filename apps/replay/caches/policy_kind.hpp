@@ -63,7 +63,8 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 /// Whether hints of requests change the evictions of such a cache.
 [[nodiscard]] bool takes_hints(PolicyKind policy) noexcept;
 
-/// FLOPs of a forward over a prefix, of the models where public configs make them certain; others count tokens.
+/// FLOPs of a forward over a prefix, of the models of the catalogue where public configs make them certain; others
+/// count tokens.
 [[nodiscard]] ComputeCost compute_cost(std::string_view model);
 
 /// The most slots that a budget can fill, with those that one request adds before it is finished.

@@ -54,10 +54,14 @@ void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
 
 void add_model(CLI::App& app, ModelOptions& model) {
   const auto names = models::all() | std::views::transform(&models::ModelInfo::name);
-  app.add_option("--model", model.name, fmt::format("The model whose states are kept: {}", fmt::join(names, ", ")))
+  app.add_option(
+         "--model", model.name,
+         fmt::format(
+             "The model whose states are kept: the path of a config.json (Hugging Face) or of its folder, or {}",
+             fmt::join(names, ", ")))
       ->capture_default_str();
   add_choice<std::optional<ElementType>, ElementType>(app, "--recurrent-dtype", model.recurrent_type,
-                                                      "Of the recurrent states, instead of the catalogue's",
+                                                      "Of the recurrent states, instead of the model's",
                                                       {{"f32", ElementType::fp32}, {"bf16", ElementType::bf16}});
   static const std::map<std::string, std::optional<ElementType>> kept = {
       {"model", std::nullopt}, {"bf16", ElementType::bf16}, {"int8", ElementType::int8_block32}};

@@ -36,8 +36,8 @@ struct WorkloadOptions {
 };
 
 struct ModelOptions {
-  std::string name = "qwen3-next-80b-a3b";
-  std::optional<ElementType> recurrent_type;   ///< none: the catalogue's
+  std::string name = "qwen3-next-80b-a3b";     ///< of the catalogue, or the path of a config.json
+  std::optional<ElementType> recurrent_type;   ///< none: the model's
   std::optional<ElementType> checkpoint_type;  ///< of recurrent states in checkpoints; none: that of running requests
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
-#include <stateport/core/model/models.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 
 #include "caches/policy_kind.hpp"
@@ -78,7 +77,7 @@ std::unique_ptr<ReplayCache> make_pool_cache(const PromptsOptions& options, cons
                            .eviction = options.pools.order(),
                            .separate_checkpoints = input.model.checkpoint_type.has_value(),
                            .tells_stored = tells_stored};
-  if (const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token)
+  if (const auto kv_bytes = input.kv_bytes_per_token)
     cache.memory = {.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes()),
                     .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes)};
   return std::make_unique<ServedCache>(cache);

@@ -6,6 +6,7 @@
 
 #include "report/json.hpp"
 #include "states/device_passes.hpp"
+#include "states/named_model.hpp"
 #include "states/scaled_spec.hpp"
 #include "workload/generator.hpp"
 #include "workload/trace.hpp"
@@ -64,7 +65,8 @@ RunInput read_input(const char* command, const CommonOptions& common, std::int32
   const auto all = static_cast<std::int64_t>(workload.size());
   const std::int64_t wanted = common.workload.requests_max;
   const ModelOptions& model = common.model;
-  StateSpec full = models::find(model.name, {.drafts = drafts, .recurrent_type = model.recurrent_type});
+  const models::ModelInfo info = named_model(model.name);
+  StateSpec full = models::spec(info, {.drafts = drafts, .recurrent_type = model.recurrent_type});
   StateSpec checkpoint = model.checkpoint_type ? quantised(full, *model.checkpoint_type) : full;
   run.full_state = describe(full);
   run.full_state_bytes = full.slot_bytes();
@@ -75,6 +77,7 @@ RunInput read_input(const char* command, const CommonOptions& common, std::int32
           .full = std::move(full),
           .checkpoint = std::move(checkpoint),
           .model = model,
+          .kv_bytes_per_token = info.kv_bytes_per_token,
           .drafts = drafts,
           .run = std::move(run)};
 }
@@ -92,7 +95,7 @@ void OutputFile::write(const std::string& text) {
 }
 
 Budget make_budget(const RunInput& input, const MemoryOptions& memory) {
-  const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
+  const auto kv_bytes = input.kv_bytes_per_token;
   require(kv_bytes.has_value(), "model", input.model.name, "its KV bytes per token are not known: a budget needs them");
   return {.bytes = memory.bytes,
           .state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes()),

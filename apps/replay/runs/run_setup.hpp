@@ -11,9 +11,11 @@
 #include "states/pass_mover.hpp"
 #include "workload/workload.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 
 /// From the command line to a run, and to its description in the report.
@@ -30,12 +32,13 @@ struct RunInput {
   StateSpec full;             ///< a state of a running request, with room for its drafts
   StateSpec checkpoint;
   ModelOptions model;
+  std::optional<std::size_t> kv_bytes_per_token;  ///< of the model
   std::int32_t drafts = 0;
   RunDescription run;  ///< for the report: the workload and the model
 };
 
 /// Reads the trace or generates the workload; prints the number of malformed entries that were left out. Throws as
-/// read_trace, generate_workload, models::find and quantised().
+/// read_trace, generate_workload, named_model and quantised().
 [[nodiscard]] RunInput read_input(const char* command, const CommonOptions& common, std::int32_t drafts = 0);
 
 /// A file of results. It is opened before the run, so that a path that cannot be written does not cost one. Both
@@ -51,7 +54,7 @@ class OutputFile {
   std::ofstream out_;
 };
 
-/// States count as checkpoints do. Throws InvalidArgument for a model of which the catalogue does not know the KV.
+/// States count as checkpoints do. Throws InvalidArgument for a model whose KV is not known.
 [[nodiscard]] Budget make_budget(const RunInput& input, const MemoryOptions& memory);
 /// The cache with its blocks and slots, for the report; `unlimited` ones are those of the command.
 void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescription& run);

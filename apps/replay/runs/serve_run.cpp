@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
-#include <stateport/core/model/models.hpp>
 
 #include "caches/request_replayer.hpp"
 #include "runs/run_setup.hpp"
@@ -23,8 +22,7 @@ CacheIndex index_of(const ServeOptions& options) {
 
 MemoryCost memory_of(const RunInput& input) {
   MemoryCost memory{.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes())};
-  const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
-  if (kv_bytes) memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+  if (input.kv_bytes_per_token) memory.kv_bytes_per_token = static_cast<std::int64_t>(*input.kv_bytes_per_token);
   return memory;
 }
 
