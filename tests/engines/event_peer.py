@@ -32,8 +32,8 @@ def serve(cache, prompt):
             cache.commit(plan, [int(last)], [7] if last else [])
 
 
-def batches(name, prompts=300):
-    """Payloads of a cache that evicts, with names of all kinds."""
+def batches(name, prompts=300, adapters=True):
+    """Payloads of a cache that evicts, with names of all kinds. adapters: some prompts have one, and a salt."""
     draw, earlier = random.Random(5), [[]]
     cache = sp.RequestCache("hash", sp.SlotLayout(3, 10), max_requests=1, max_request_tokens=512, kv_tokens=2048,
                             block_size_tokens=SIZE, events=True)
@@ -43,7 +43,7 @@ def batches(name, prompts=300):
         prompt = (shared[:draw.randint(0, len(shared))] + [draw.randrange(9) for _ in range(draw.randint(1, 80))])[:500]
         earlier.append(prompt)
         _, prefixes = sp.hash_blocks(prompt, SIZE)
-        named = {"lora_id": 3, "lora_name": "adapter", "salt": "tenant"} if number % 3 == 0 else {}
+        named = {"lora_id": 3, "lora_name": "adapter", "salt": "tenant"} if adapters and number % 3 == 0 else {}
         encoder.name(prefixes, prompt, session_id=f"session {number}", **named)
         serve(cache, prompt)
         encoder.add(cache.take_events())
@@ -125,4 +125,5 @@ def main():
     check_publisher(engine)
 
 
-main()
+if __name__ == "__main__":
+    main()
