@@ -39,7 +39,7 @@ def llm_d_topic(pod: str, model: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """The facts of a block that its engine knows. tokens: of the block, int32. end: tokens from the start of the prompt."""
+    """A block as its engine knows it. tokens: of the block, int32. end: tokens from the start of the prompt."""
 
     hash: int | bytes
     tokens: bytes

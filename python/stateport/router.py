@@ -29,8 +29,8 @@ _KV = -1  # in place of a group of states
 
 
 class RouterIndex(_library.Object):
-    """The contents of the caches of many workers, by CACHE_EVENT records; see stateport::RouterIndex. A prefix can be reused
-    up to a block if the states of all groups after it are there, and all KV before, each in any medium.
+    """The contents of the caches of many workers, by CACHE_EVENT records; see stateport::RouterIndex. A prefix can be
+    reused up to a block if the states of all groups after it are there, and all KV before, each in any medium.
 
     Workers have numbers below workers_max. state_groups: groups whose states a worker needs; 0: KV alone can be reused.
     When prefixes_max are remembered, others are refused and counted: answers are too short then, never too long.
@@ -109,8 +109,8 @@ class RouterIndex(_library.Object):
 
 @dataclasses.dataclass(frozen=True)
 class Reach:
-    """The part of a prompt that a worker can reuse: tokens of the longest prefix, the slowest medium that it needs, and tokens without media
-    slower than each one."""
+    """The part of a prompt that a worker can reuse: tokens of the longest prefix, the slowest medium that it needs, and
+    tokens without media slower than each one."""
 
     tokens: int
     medium: str

@@ -55,7 +55,8 @@ def test_samples_and_beams_compute_their_prompt_once() -> None:
 
 def test_a_router_predicts_what_its_workers_reuse() -> None:
     pytest.importorskip("msgspec")
-    reused, tokens, predicted = (int(text.replace(",", "")) for text in re.findall(r"\d[\d,]*", _run("routed_fleet.py")))
+    numbers = re.findall(r"\d[\d,]*", _run("routed_fleet.py"))
+    reused, tokens, predicted = (int(number.replace(",", "")) for number in numbers)
     assert predicted == reused and tokens // 2 < reused < tokens
 
 

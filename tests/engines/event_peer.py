@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Batches of KvEventEncoder, read and written again by an engine's own classes: event_peer.py vllm|sglang
 

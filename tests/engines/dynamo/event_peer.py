@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Messages of KvEventPublisher under Dynamo's own reader: event_peer.py
 
