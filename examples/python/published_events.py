@@ -5,16 +5,14 @@ import tempfile
 
 import zmq
 
-from stateport.kv_events import KvEventEncoder
-from stateport.kv_publisher import END_OF_REPLAY, KvEventPublisher
-from stateport.router import Router
+import stateport
 
 folder = pathlib.Path(tempfile.mkdtemp())
-encoder = KvEventEncoder("vllm", block_size_tokens=16)
-router = Router(16)
+encoder = stateport.KvEventEncoder("vllm", block_size_tokens=16)
+router = stateport.Router(16)
 
 # docs: publish
-publisher = KvEventPublisher(f"ipc://{folder}/events", replay_endpoint=f"ipc://{folder}/replay")
+publisher = stateport.KvEventPublisher(f"ipc://{folder}/events", replay_endpoint=f"ipc://{folder}/replay")
 publisher.publish(encoder.take_batch())  # the first batch says that all before is cleared
 # docs end
 
@@ -31,7 +29,7 @@ def catch_up() -> int:
     """Hears the missing ones, and answers how many messages that were."""
     replay.send_multipart([b"", router.index.next_sequence(0).to_bytes(8, "big")])
     heard = 0
-    while (frames := replay.recv_multipart())[2] != END_OF_REPLAY:
+    while (frames := replay.recv_multipart())[2] != stateport.END_OF_REPLAY:
         _, _, number, payload = frames
         router.hear("worker", int.from_bytes(number, "big"), payload)
         heard += 1

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers announce their contents; a router sends each prompt to the one that reuses most. python routed_fleet.py"""
 import stateport
-from stateport.kv_events import KvEventEncoder
-from stateport.router import Router
 
 BLOCK = 16
 
@@ -15,7 +13,7 @@ class Worker:
         self.cache = stateport.RequestCache("hash", stateport.SlotLayout(1, checkpoints=8), max_requests=1,
                                             max_request_tokens=512, kv_tokens=2048, block_size_tokens=BLOCK,
                                             events=True)
-        self.encoder = KvEventEncoder("vllm", block_size_tokens=BLOCK)
+        self.encoder = stateport.KvEventEncoder("vllm", block_size_tokens=BLOCK)
 
     def announce(self, prompt: list[int]) -> bytes | None:
         """After a step: all changes, as one message."""
@@ -42,7 +40,7 @@ numbers = dict.fromkeys(workers, 0)
 predicted = reused = 0
 
 # docs: route
-router = Router(BLOCK)
+router = stateport.Router(BLOCK)
 for name in workers:
     router.join(name)
 

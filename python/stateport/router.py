@@ -108,7 +108,7 @@ class RouterIndex(_library.Object):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reach:
+class RouterReach:
     """The part of a prompt that a worker can reuse: tokens of the longest prefix, the slowest medium that it needs, and
     tokens without media slower than each one."""
 
@@ -179,17 +179,17 @@ class Router:
         following, known = self.index._worker(self._number(worker))
         return None if known or worker not in self._joined else following
 
-    def find(self, hashes: Sequence[int | bytes] | UInt64s) -> dict[str, Reach]:
+    def find(self, hashes: Sequence[int | bytes] | UInt64s) -> dict[str, RouterReach]:
         """The known workers that can reuse a part of a prompt whose blocks have these hashes of the engine."""
         names = np.array([_words(value) for value in hashes], np.uint64).reshape(-1, 2)
         size = self.block_size_tokens
-        return {self._names[reach["worker"]]: Reach(
+        return {self._names[reach["worker"]]: RouterReach(
             int(reach["blocks"][-1]) * size, MEDIA[reach["medium"]],
             {medium: int(blocks) * size for medium, blocks in zip(MEDIA, reach["blocks"], strict=False)})
             for reach in self.index.find(names)}
 
     def find_tokens(self, tokens: Any, *, namespace: Namespace | None = None, fast: bool = False,
-                    seed: int = 0, epoch: int = 0) -> dict[str, Reach]:
+                    seed: int = 0, epoch: int = 0) -> dict[str, RouterReach]:
         """The same for a prompt, if the workers announce hashes of stateport (KvEventEncoder.name without hashes). The
         last token counts as one that is computed. Options: as of hash_blocks, and as of the workers' caches."""
         _, prefixes = hash_blocks(tokens, self.block_size_tokens, namespace=namespace, fast=fast, seed=seed,

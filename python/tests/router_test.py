@@ -13,7 +13,7 @@ from combinations import COMBINATIONS, make_cache
 from conftest import seeds
 from request_cache_test import Engine, options_of, prompt_of
 from stateport.kv_events import KvEventEncoder, llm_d_topic
-from stateport.router import Reach, Router, RouterIndex
+from stateport.router import Router, RouterIndex, RouterReach
 
 msgpack = pytest.importorskip("msgspec.msgpack")
 
@@ -89,7 +89,7 @@ def test_messages_predict_what_caches_reuse(combination: str, format: str) -> No
             earlier.append(prompt)
             found = fleet.router.find_tokens(prompt)
             worker = draw.randrange(3)
-            reach = found.get(f"worker {worker}", Reach(0, "device", {}))
+            reach = found.get(f"worker {worker}", RouterReach(0, "device", {}))
             assert fleet.serve(worker, prompt) == reach.tokens
             hits += reach.tokens
         fleet.router.index.check_invariants()
@@ -165,7 +165,8 @@ def test_blocks_of_all_engines_are_understood() -> None:
     # vLLM's own: hashes of bytes or of 64 bits, groups by number.
     long = bytes(range(32))
     assert router.hear("a", 70, batch(block([7, long, 9], group_idx=1), block([long], group_idx=2, block_size=0)))
-    assert router.find([7, long, 9]) == {"a": Reach(32, "device", {"device": 32, "host": 32, "file": 32, "remote": 32})}
+    all_media = dict.fromkeys(("device", "host", "file", "remote"), 32)
+    assert router.find([7, long, 9]) == {"a": RouterReach(32, "device", all_media)}
     # Another group of KV does not count, and neither does an unknown medium.
     router.hear("a", 71, batch(block([9], group_idx=2), block([5], group_idx=0),
                                block([6], medium="TAPE", group_idx=1)))
@@ -176,7 +177,7 @@ def test_blocks_of_all_engines_are_understood() -> None:
     # SGLang's: hashes with a sign, components; a block that is stored again has these and no others.
     router.join("b", 0)
     router.hear("b", 0, batch(block([-1, -2], medium="CPU_PINNED", component_types=["FULL", "MAMBA"])))
-    assert router.find([2**64 - 1, -2])["b"] == Reach(32, "host", {"device": 0, "host": 32, "file": 32, "remote": 32})
+    assert router.find([2**64 - 1, -2])["b"] == RouterReach(32, "host", all_media | {"device": 0})
     router.hear("b", 1, batch(block([-2], medium="CPU_PINNED", component_types=["FULL"])))
     assert router.find([-1, -2])["b"].tokens == 16
     router.hear("b", 2, batch({"type": "BlockRemoved", "block_hashes": [-1], "medium": "CPU_PINNED"}))
