@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import seeds
+from stateport.vllm.events import _vllm as vllm_classes
 from stateport.vllm.events import of_vllm
 from stateport.vllm.options import ConnectorOptions
 
@@ -150,7 +151,7 @@ def test_events_become_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     modules["vllm.distributed.kv_events"].BlockStored = BlockStored
     modules["vllm.distributed.kv_events"].BlockRemoved = BlockRemoved
     modules["vllm.v1.core.kv_cache_utils"].maybe_convert_block_hash = lambda name: int.from_bytes(name, "big") % 2**64
-    monkeypatch.setattr("stateport.vllm.events._StateStored", None)
+    vllm_classes.cache_clear()
     engine = Engine(ConnectorOptions(host_bytes=1 << 20, kv_events=True), chance=random.Random(1))
     request = Request("a 0", list(range(50)), 50)
     engine.add(request)
@@ -167,4 +168,5 @@ def test_events_become_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         if "parent_block_hash" in wanted:
             wanted["parent_block_hash"] = numbers[event["parent_block_hash"]]
         assert wire == wanted
+    vllm_classes.cache_clear()
     engine.close()

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stateport._arrays import Int32s
@@ -57,26 +58,28 @@ def _block_hashes(request: Any, tokens: int, block: int) -> Sequence[bytes]:
 
 
 def of_vllm(events: Iterable[dict[str, Any]]) -> list[Any]:
-    """As vLLM's own classes, with the keys that only stateport's routers read."""
-    from vllm.distributed import kv_events
-    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
-
-    global _StateStored
-    if _StateStored is None:
-        class StateportBlockStored(kv_events.BlockStored, tag="BlockStored"):  # type: ignore[misc, call-arg]
-            component_types: list[str] | None = None
-            state_tokens: int | None = None
-
-        _StateStored = StateportBlockStored
-    kinds = {"BlockStored": _StateStored, "BlockRemoved": kv_events.BlockRemoved}
+    """As vLLM's own classes."""
+    classes, convert = _vllm()
     out = []
     for event in events:
         fields = {name: value for name, value in event.items() if name != "type"}
-        fields["block_hashes"] = [maybe_convert_block_hash(value) for value in event["block_hashes"]]
+        fields["block_hashes"] = [convert(name) for name in event["block_hashes"]]
         if event.get("parent_block_hash") is not None:
-            fields["parent_block_hash"] = maybe_convert_block_hash(event["parent_block_hash"])
-        out.append(kinds[event["type"]](**fields))
+            fields["parent_block_hash"] = convert(event["parent_block_hash"])
+        out.append(classes[event["type"]](**fields))
     return out
 
 
-_StateStored: Any = None
+@functools.cache
+def _vllm() -> tuple[dict[str, Any], Callable[[bytes], int | bytes]]:
+    """Classes by the names of events, and the hash of a block as vLLM announces it."""
+    from vllm.distributed import kv_events
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+
+    class StateportBlockStored(kv_events.BlockStored, tag="BlockStored"):  # type: ignore[misc, call-arg]
+        """With the keys that vLLM does not know."""
+
+        component_types: list[str] | None = None
+        state_tokens: int | None = None
+
+    return {"BlockStored": StateportBlockStored, "BlockRemoved": kv_events.BlockRemoved}, maybe_convert_block_hash
