@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 import sys
+import time
 import types
 from typing import Any
 
@@ -105,8 +106,11 @@ def test_contents_after_a_reset_and_in_files_are_announced(tmp_path: pathlib.Pat
         announced.hear(engine.side.take_events())
         assert announced.usable(request) == 48
         assert request.restored == (48 if number == 2 else 0)
-    engine.step()
-    announced.hear(engine.side.take_events())
+    give_up = time.monotonic() + 60
+    while len(announced.kv.get("STORAGE", ())) < 12:  # files are written by threads
+        assert time.monotonic() < give_up
+        engine.step()
+        announced.hear(engine.side.take_events())
     assert announced.kv["STORAGE"].keys() == announced.kv["CPU"].keys() and len(announced.kv["CPU"]) == 12
     engine.close()
 
