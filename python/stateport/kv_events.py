@@ -15,7 +15,7 @@ from stateport._arguments import integer, of_kind
 from stateport._arrays import CACHE_EVENT, Records, int32s, records
 from stateport._arrays import prefixes as prefix_rows
 from stateport._msgpack import packer
-from stateport.errors import InvalidArgument
+from stateport.errors import InvalidArgument, InvalidState
 from stateport.tier_options import CONTENTS, MEDIA
 
 FORMATS = ("vllm", "sglang", "llm-d")
@@ -52,8 +52,8 @@ class _Name:
 
 class _Block:
     """A prefix. kv: bits of the media that have the KV of its last block. states: the same for each group of states.
-    live: it has a
-    name and KV, and it or a block behind it has a state with all of these between. said_kv, said_states: announced."""
+    live: it has a name and KV, and it or a block behind it has a state with all of these between. said_kv, said_states:
+    announced."""
 
     __slots__ = ("key", "parent", "children", "name", "session", "kv", "states", "live", "live_children", "said_kv",
                  "said_states")
@@ -267,9 +267,11 @@ class KvEventEncoder:
         self._trim()
 
     def tell_again(self) -> None:
-        """The next batch announces all contents anew, and says before that all is cleared, if not `shared`: for
-        subscribers that cannot get a message which they missed."""
-        self._cleared = not self._shared
+        """The next batch says that all is cleared, and announces all contents anew: for subscribers that cannot get a
+        message which they missed. Raises InvalidState for a `shared` worker, whose other contents that would clear."""
+        if self._shared:
+            raise InvalidState("the worker is shared, and announces contents that this encoder does not know")
+        self._cleared = True
         for block in self._blocks.values():
             block.said_kv = block.said_states = 0
             self._dirty[block] = None

@@ -305,6 +305,8 @@ def test_a_worker_that_announces_more_never_clears_all() -> None:
     encoder.add(stored_records(9, (1, "kv_block", "host")))  # others were lost
     assert [(event["type"], event["group_idx"]) for event in encoder.take_events()] == [
         ("BlockRemoved", 0), ("BlockRemoved", 1)]
+    with pytest.raises(sp.InvalidState, match="shared"):
+        encoder.tell_again()
 
 
 def test_names_without_content_are_bounded() -> None:
