@@ -2,7 +2,9 @@
 """Events of caches in the formats of engines, against a plain model, and against the hits of the caches themselves."""
 from __future__ import annotations
 
+import importlib.util
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -345,3 +347,19 @@ def test_what_no_encoder_takes_is_refused_and_changes_nothing() -> None:
     with pytest.raises(sp.InvalidArgument, match="state_groups"):
         encoder.add(events)
     assert not encoder._blocks and encoder.take_batch() is None
+
+
+def test_messages_need_a_package_that_packs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def batch() -> bytes | None:
+        encoder = KvEventEncoder(block_size_tokens=1)
+        encoder.name(chain(1), [7], hashes=[b"bytes"], lora_name="adapter")
+        encoder.add(stored_records(1, (1, "kv_block", "device"), (1, "state", "device")))
+        return encoder.take_batch(1.5)
+
+    packed = batch()
+    monkeypatch.setitem(sys.modules, "msgspec.msgpack", None)
+    if importlib.util.find_spec("msgpack"):
+        assert batch() == packed
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(sp.BackendError, match="msgspec or msgpack"):
+        batch()
