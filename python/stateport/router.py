@@ -181,7 +181,10 @@ class Router:
 
     def find(self, hashes: Sequence[int | bytes] | UInt64s) -> dict[str, RouterReach]:
         """The known workers that can reuse a part of a prompt whose blocks have these hashes of the engine."""
-        names = np.array([_words(value) for value in hashes], np.uint64).reshape(-1, 2)
+        if isinstance(hashes, np.ndarray) and hashes.dtype == np.uint64 and hashes.ndim == 1:
+            names = np.column_stack([hashes, np.zeros_like(hashes)])
+        else:
+            names = np.array([_words(value) for value in hashes], np.uint64).reshape(-1, 2)
         size = self.block_size_tokens
         return {self._names[reach["worker"]]: RouterReach(
             int(reach["blocks"][-1]) * size, MEDIA[reach["medium"]],
