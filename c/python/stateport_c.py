@@ -250,7 +250,7 @@ RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, slots=POINTER
                              prefixes=POINTER(PrefixOptions), sessions=POINTER(SessionOptions),
                              tiers=POINTER(TierOptions), cost_linear=c_double, cost_quadratic=c_double)
 HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=FLAG, salt=c_void_p, salt_bytes=c_size_t,
-                     adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64)
+                     adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64, epoch=c_uint64)
 MediaKey = struct("MediaKey", id=c_void_p, id_bytes=c_size_t, first_token=c_int64)
 (LOST_NOTHING, LOST_NO_CHECKPOINT, LOST_OFF_GRID, LOST_EVICTED, LOST_TOO_FEW_TOKENS, LOST_LOCKED_POOL, LOST_EVICTED_KV,
  LOST_NEVER_STORED, LOST_TIER_COSTS_MORE, LOST_TIER_FAILED) = range(10)
@@ -462,6 +462,10 @@ ImagePlan = struct("ImagePlan", request=c_int64, transfers=POINTER(Transfer), tr
 ImageTierUsage = struct("ImageTierUsage", images=c_int64, bytes=c_int64, written_images=c_int64, read_images=c_int64,
                         evicted_images=c_int64, refused_images=c_int64, lost_images=c_int64, asked_images=c_int64,
                         found_images=c_int64)
+RouterOptions = struct("RouterOptions", workers_max=c_int32, state_groups=c_int32, prefixes_max=c_int64,
+                       blocks_max=c_int64)
+RouterReach = plain_struct("RouterReach", worker=c_int32, medium=c_int32, blocks=c_int32 * 4)
+RouterUsage = struct("RouterUsage", prefixes=c_int64, refused=c_int64)
 ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
 StepScratch = struct("StepScratch", base=c_void_p, request_stride_bytes=c_int64, step_stride_bytes=c_int64,
                      token_stride=c_int64, channel_stride=c_int64, type=c_int32)
@@ -548,7 +552,10 @@ FUNCTIONS = {
     "image_cache_put": "pppzp", "image_cache_get": "pppzp", "image_cache_ask": "ppzp", "image_cache_remove": "ppzp",
     "image_cache_drain": "pp", "image_cache_settle": "ppzp", "image_cache_find": "ppzpp", "image_cache_touch": "ppz",
     "image_cache_pin": "ppzp", "image_cache_unpin": "ppz", "image_cache_attach": "pipzp",
-    "image_cache_under_way": "pp", "image_cache_usage": "pip", "resharder_create": "ppzpzp", "resharder_destroy": "p",
+    "image_cache_under_way": "pp", "image_cache_usage": "pip", "router_index_create": "pp",
+    "router_index_destroy": "p", "router_index_check": "p", "router_index_join": "piu", "router_index_leave": "pi",
+    "router_index_hear": "pipzp", "router_index_hear_message": "piupzp", "router_index_worker": "pipp",
+    "router_index_find": "ppzpzp", "router_index_usage": "pp", "resharder_create": "ppzpzp", "resharder_destroy": "p",
     "resharder_copy": "pppz", "step_committer_create": "pzpiip", "step_committer_destroy": "p",
     "step_committer_commit": "ppp"
 }

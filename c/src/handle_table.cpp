@@ -43,6 +43,8 @@ std::string_view name(Kind kind) noexcept {
       return "align context";
     case Kind::image_cache:
       return "image cache";
+    case Kind::router_index:
+      return "router index";
     case Kind::align_planner:
       return "align planner";
     case Kind::request_cache:

@@ -30,6 +30,7 @@ enum class Kind : std::uint8_t {
   align,
   align_planner,
   image_cache,
+  router_index,
   request_cache,
   step_committer,
   elastic_memory,

@@ -6,6 +6,7 @@
 #include "arguments.hpp"
 #include "guard.hpp"
 #include "handle_table.hpp"
+#include "serve/epoch_names.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -32,14 +33,16 @@ BlockHasher make_hasher(const stateport_hash_options& options) {
 
 /// Of the whole request.
 std::vector<ExtraKey> request_keys(const stateport_hash_options& options) {
-  std::vector<ExtraKey> keys;
   // A name that is null has no bytes; one of 0 bytes is a name.
   static_cast<void>(text(options.salt, options.salt_bytes, "salt"));
   static_cast<void>(text(options.adapter, options.adapter_bytes, "adapter"));
-  if (options.salt != nullptr)
-    keys.push_back({ExtraKey::Kind::tenant_salt, text(options.salt, options.salt_bytes, "salt")});
-  if (options.adapter != nullptr)
-    keys.push_back({ExtraKey::Kind::adapter, text(options.adapter, options.adapter_bytes, "adapter")});
+  Namespace names;
+  if (options.salt != nullptr) names.salt = text(options.salt, options.salt_bytes, "salt");
+  if (options.adapter != nullptr) names.extra_key = text(options.adapter, options.adapter_bytes, "adapter");
+  if (options.epoch != 0) names = stateport::detail::EpochNames(options.epoch).current(names);
+  std::vector<ExtraKey> keys;
+  if (names.salt) keys.push_back({ExtraKey::Kind::tenant_salt, *names.salt});
+  if (names.extra_key) keys.push_back({ExtraKey::Kind::adapter, *names.extra_key});
   return keys;
 }
 

@@ -10,6 +10,7 @@ from stateport._arrays import (
     KV_MOVE,
     MEMORY_MOVE,
     REFUSED_BREAKPOINT,
+    ROUTER_REACH,
     SLOT_COPY,
     SLOT_IMAGE,
     STATE_CHECK,
@@ -63,6 +64,8 @@ from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_hando
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.image_cache import ImageCache, ImagePlan, ImageTierUsage
 from stateport.integrity import StateIntegrity
+from stateport.kv_events import KvEventEncoder, llm_d_topic
+from stateport.kv_publisher import END_OF_REPLAY, KvEventPublisher
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
 from stateport.passes import EndedRequests, GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
@@ -70,6 +73,7 @@ from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, 
 from stateport.remote_store import REMOTE_COMPLETION, InProcessObjects, InProcessStore, RemoteStore, ValkeyStore
 from stateport.request_cache import RequestCache
 from stateport.resharder import Resharder
+from stateport.router import Router, RouterIndex, RouterReach
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
 from stateport.slot_allocator import AllocatorInfo, FoundState, SlotAllocator, SlotVictim, StateTag
 from stateport.spec import ModelInfo, StateSpec, TensorSpec, models
@@ -82,6 +86,7 @@ __all__ = [
     "ANY_DEVICE",
     "CACHE_EVENT",
     "CHECK_KINDS",
+    "END_OF_REPLAY",
     "FAULT_KINDS",
     "FORGET_BY",
     "HANDOVER_RANGE",
@@ -93,6 +98,7 @@ __all__ = [
     "MOVE_KINDS",
     "REMOTE_COMPLETION",
     "REFUSED_BREAKPOINT",
+    "ROUTER_REACH",
     "SLOT_COPY",
     "SLOT_IMAGE",
     "STATE_CHECK",
@@ -146,6 +152,8 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "InvalidState",
+    "KvEventEncoder",
+    "KvEventPublisher",
     "Lock",
     "Match",
     "MediaKey",
@@ -174,6 +182,9 @@ __all__ = [
     "RequestCache",
     "Resharder",
     "ReuseHint",
+    "Router",
+    "RouterIndex",
+    "RouterReach",
     "Runtime",
     "SessionOptions",
     "SessionUsage",
@@ -208,6 +219,7 @@ __all__ = [
     "hash_blocks",
     "image_keys",
     "library_path",
+    "llm_d_topic",
     "models",
     "plan_handover",
     "scratch_slots_bound",

@@ -43,6 +43,7 @@ STEP_COMMIT = record_of(_c.StepCommit)
 REFUSED_BREAKPOINT = record_of(_c.RefusedBreakpoint)
 KV_MOVE = record_of(_c.KvMove)
 CACHE_EVENT = record_of(_c.CacheEvent)
+ROUTER_REACH = record_of(_c.RouterReach)
 STATE_CHECK = record_of(_c.StateCheck)
 STATE_FAULT = record_of(_c.StateFault)
 
@@ -100,6 +101,15 @@ def records(name: str, values: Any, dtype: np.dtype[Any]) -> Records:
                               f"{dtype}")
     # A structured type is never unaligned to numpy; C reads words.
     return np.ascontiguousarray(array) if (address(array) or 0) % 8 == 0 else array.copy()
+
+
+def prefixes(name: str, values: Any) -> UInt64s:
+    """Names of prefixes, [n, 2]. Raises InvalidArgument for anything else."""
+    array = as_array(name, values)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype != np.uint64:
+        raise InvalidArgument(f"{name} has the shape {array.shape} and the type {array.dtype}, and must be [n, 2] of "
+                              "uint64")
+    return np.ascontiguousarray(array)
 
 
 def slot_copies(name: str, values: Any) -> Records:

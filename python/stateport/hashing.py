@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
+from stateport._arguments import integer
 from stateport._arrays import Int64s, UInt64s, address, int32s
 from stateport._library import calls
 from stateport.errors import InvalidArgument
@@ -85,20 +86,21 @@ def check_seed(name: str, seed: Any) -> None:
         raise InvalidArgument(f"{name} must be a whole number from 0 to 2^64 - 1")
 
 
-def _options(block_size_tokens: int, namespace: Namespace | None, fast: bool, seed: int) -> Any:
+def _options(block_size_tokens: int, namespace: Namespace | None, fast: bool, seed: int, epoch: int) -> Any:
     check_seed("seed", seed)
     names = namespace or Namespace()
     return _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast, seed=seed, **_bytes("salt", names.salt),
-                          **_bytes("adapter", names.extra_key))
+                          **_bytes("adapter", names.extra_key), epoch=integer("epoch", epoch, 0, (1 << 64) - 1))
 
 
 def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
-                seed: int = 0) -> tuple[Int64s, UInt64s]:
+                seed: int = 0, epoch: int = 0) -> tuple[Int64s, UInt64s]:
     """The chained hashes of the n = len(tokens) // block_size_tokens whole blocks of a prompt: keys [n] for
     SlotAllocator, prefixes [n, 2] for tags and images. fast: xxh3_128 in place of sha256. seed: two seeds share
-    nothing; a secret where tenants are not trusted, without which fast is for a single tenant; 0: none."""
+    nothing; a secret where tenants are not trusted, without which fast is for a single tenant; 0: none. epoch: of the
+    weights, as of RequestCache.epoch."""
     array = int32s("tokens", tokens)
-    options = _options(block_size_tokens, namespace, fast, seed)
+    options = _options(block_size_tokens, namespace, fast, seed, epoch)
     blocks = len(array) // block_size_tokens if block_size_tokens > 0 else 0
     keys, prefixes = np.empty(blocks, np.int64), np.empty((blocks, 2), np.uint64)
     calls.hash_blocks(ctypes.addressof(options), address(array), len(array), address(keys), address(prefixes))
@@ -109,8 +111,8 @@ class Hasher(_library.Object):
     """The chained hashes of a request whose tokens come little by little: each token is hashed once."""
 
     def __init__(self, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
-                 seed: int = 0) -> None:
-        options = _options(block_size_tokens, namespace, fast, seed)
+                 seed: int = 0, epoch: int = 0) -> None:
+        options = _options(block_size_tokens, namespace, fast, seed, epoch)
         super().__init__(calls.hasher_create, calls.hasher_destroy, ctypes.byref(options))
         self.block_size_tokens = block_size_tokens
 

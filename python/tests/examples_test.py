@@ -61,6 +61,19 @@ def test_samples_and_beams_compute_their_prompt_once() -> None:
     assert "tokens computed, 92 forks" in _run("forks.py")
 
 
+def test_a_router_predicts_what_its_workers_reuse() -> None:
+    pytest.importorskip("msgspec")
+    numbers = re.findall(r"\d[\d,]*", _run("routed_fleet.py"))
+    reused, tokens, predicted = (int(number.replace(",", "")) for number in numbers)
+    assert predicted == reused and tokens // 2 < reused < tokens
+
+
+def test_a_router_that_comes_late_hears_what_it_missed() -> None:
+    pytest.importorskip("msgspec")
+    pytest.importorskip("zmq")
+    assert "1 message missed and repeated; the worker is known" in _run("published_events.py")
+
+
 def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 

@@ -70,6 +70,7 @@ install_engines() {
   for engine in "${wanted[@]}"; do
     "$out/env-stateport/bin/pip" install -q --disable-pip-version-check "$(pinned "$engine")" || absent+=("$engine")
   done
+  "$out/env-stateport/bin/pip" install -q --disable-pip-version-check msgspec pyzmq || absent+=("msgspec, pyzmq")
 }
 
 check_types_and_style() {

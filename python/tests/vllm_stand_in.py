@@ -20,6 +20,7 @@ from stateport.vllm.scheduler import SchedulerSide
 from stateport.vllm.worker import WorkerSide
 
 BLOCK, BLOCKS = 4, 192
+HASHED = 2  # tokens that the engine hashes together
 KV_GROUPS, STATE_GROUPS = (1, 3), (0, 2)
 PAGE_BYTES, STATE_BYTES = 96, 24 + 12 + 16  # a page has padding behind its states
 
@@ -102,6 +103,15 @@ class Request:
     waits: bool = False  # for a load
     restored: int = 0
     stops: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def block_hashes(self) -> list[bytes]:
+        """Of halves of blocks."""
+        name, hashes = repr(self.cache_salt).encode(), []
+        for end in range(HASHED, len(self.all_token_ids) + 1, HASHED):
+            name = hashlib.sha256(name + repr(self.all_token_ids[end - HASHED:end]).encode()).digest()
+            hashes.append(name)
+        return hashes
 
 
 class Engine:

@@ -112,6 +112,8 @@ void test_memory_arena_refusals(void);
 void test_image_cache(void);
 void test_image_cache_remote(void);
 void test_image_cache_refusals(void);
+void test_router_index(void);
+void test_router_index_refusals(void);
 void test_handles(void);
 void test_struct_sizes(void);
 void test_threads(void);

@@ -62,6 +62,8 @@ int main(void) {
   test_image_cache();
   test_image_cache_remote();
   test_image_cache_refusals();
+  test_router_index();
+  test_router_index_refusals();
   test_handles();
   test_struct_sizes();
 #ifdef STATEPORT_TEST_MEMORY

@@ -22,6 +22,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from stateport._arrays import Records
 from stateport.errors import InvalidArgument
+from stateport.vllm.events import of_vllm
 from stateport.vllm.identity import model_name
 from stateport.vllm.layout import read_layout
 from stateport.vllm.metadata import StepPlan, WorkerInfo
@@ -172,6 +173,9 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         metadata = connector_output.kv_connector_worker_meta
         if metadata is not None:
             self._decides.answered(metadata.results)
+
+    def take_events(self) -> list[Any]:
+        return of_vllm(self._decides.take_events())
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))

@@ -48,7 +48,9 @@ class ConnectorOptions:
     None: a random one, and with a folder or a store none.
     scrub: where prompts have a cache_salt, places of the pools on the host that change salt are set to zero before they
     are written, all of them at the end, and bytes of files before they are given back. vLLM's own pages are vLLM's, and
-    objects in a store are the store's."""
+    objects in a store are the store's.
+    kv_events: contents of the pools, of files and of the store are announced by vLLM's publisher of events
+    (--kv-events-config), KV only up to the deepest state that can be restored."""
 
     host_bytes: int = 4 << 30
     folder: str | None = None
@@ -64,6 +66,7 @@ class ConnectorOptions:
     model: str = ""
     hash_seed_variable: str | None = None
     scrub: bool = False
+    kv_events: bool = False
 
     def __post_init__(self) -> None:
         if self.host_bytes < 1:

@@ -22,6 +22,7 @@ from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
+from stateport.vllm.events import PoolEvents
 from stateport.vllm.layout import PageLayout
 from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
@@ -85,6 +86,7 @@ class SchedulerSide:
         self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
         self._resets = 0
+        self._events = PoolEvents(layout, self._hash_seed) if options.kv_events else None
         self._cache: RequestCache | None = None
         self._pools: list[tuple[int, ...]] = []  # of the workers
 
@@ -116,7 +118,8 @@ class SchedulerSide:
                                placement="every"),
             max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
             block_size_tokens=self._block, kv_tokens=blocks * self._block, tiers=tiers,
-            eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub)
+            eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub,
+            events=self.options.kv_events)
         self._pools = pools
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
@@ -244,6 +247,8 @@ class SchedulerSide:
                                        media=media_of(request, len(tokens)), search=search)
             if started is not None:
                 self._begin(started.transfers)
+                if self._events is not None:
+                    self._events.name(request, tokens, self._resets, self.cache.epoch)
                 return started
             reason = "no_room"
         self.counters.add("refused", 1, reason)
@@ -419,6 +424,10 @@ class SchedulerSide:
         self.counters.add("saved_states", states)
         self.counters.add("saved_bytes", len(places) * self._bytes[0] + states * self._bytes[1])
         self.counters.add("unsaved", commit.dropped_states, "pool_in_use")
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Contents that can be restored since the last call, or not any more: events of KvEventEncoder."""
+        return self._events.take(self.cache) if self._events is not None and self._cache is not None else []
 
     # --- Ends --------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ for core in rust python; do
 done
 say "row R3: stateport through ctypes is to be 3 times as fast as the Rust core, 50 times as the Python core"
 run_python "$engine" -W ignore tree_timing.py "$loaded" || failed+=(timing)
+say "events under SGLang's classes"
+run_python "$engine" -W ignore "$here/../event_peer.py" sglang || failed+=(events)
 say "adapters"
 run_python "$engine" -W ignore -m pytest -q -p no:cacheprovider "$checkout/python/tests/sglang" ||
   failed+=("tests of the adapters")

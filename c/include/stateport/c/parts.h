@@ -7,5 +7,6 @@
 #include <stateport/c/align_planner.h>  // IWYU pragma: export
 #include <stateport/c/checkpoints.h>    // IWYU pragma: export
 #include <stateport/c/image_cache.h>    // IWYU pragma: export
+#include <stateport/c/router_index.h>   // IWYU pragma: export
 
 #endif
