@@ -97,11 +97,16 @@ class Request:
     mm_features: list[Any] = dataclasses.field(default_factory=list)
     prompt_embeds: Any = None
     num_computed_tokens: int = 0
+    num_cached_tokens: int = -1
+    arrival_time: float = 0.0
+    session_id: str | None = None
+    status: Any = None
     shared_prefix_boundary: int = 0
     skip_reading_prefix_cache: bool = False
     blocks: list[list[int]] = dataclasses.field(default_factory=lambda: [[] for _ in range(4)])
     waits: bool = False  # for a load
     restored: int = 0
+    first_restored: int = 0  # before it was preempted
     stops: list[int] = dataclasses.field(default_factory=list)
 
     @property
@@ -112,6 +117,14 @@ class Request:
             name = hashlib.sha256(name + repr(self.all_token_ids[end - HASHED:end]).encode()).digest()
             hashes.append(name)
         return hashes
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self.all_token_ids[:self.num_prompt_tokens]
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.all_token_ids) - self.num_prompt_tokens
 
 
 class Engine:
@@ -277,6 +290,8 @@ class Engine:
                 self.side.admit(request, request.blocks, 0)
             self.waiting.remove(request)
             self.running.append(request)
+            if request.num_cached_tokens < 0:
+                request.num_cached_tokens, request.first_restored = request.num_computed_tokens, request.restored
             scheduled[request.request_id] = self.chunk(request)
         return loads
 
@@ -310,12 +325,13 @@ class Engine:
             else:
                 request.all_token_ids.append(self.chance.randrange(3))
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: Request, status: str = "FINISHED_STOPPED") -> None:
         """The request is done, or its caller gives it up."""
+        request.status = types.SimpleNamespace(name=status)
         for queue in (self.running, self.waiting):
             if request in queue:
                 queue.remove(request)
-        self.side.end(request.request_id)
+        self.side.finished(request)
         self.requests.pop(request.request_id)
         self.release(request)
         self.finished.append(request)
@@ -327,4 +343,5 @@ class Engine:
     def close(self) -> None:
         for rank in self.ranks:
             rank.side.close()
+        self.side.close()
         self.side.cache.close()

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import numpy as np
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -80,7 +81,9 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             seqs = int(vllm_config.scheduler_config.max_num_seqs)
             # Prompts that run, those that wait for files or a store, those that gave that up, and a state of decoding.
             self._scheduler = SchedulerSide(layout, options, max_requests=3 * seqs + 1,
-                                            max_request_tokens=int(vllm_config.model_config.max_model_len))
+                                            max_request_tokens=int(vllm_config.model_config.max_model_len),
+                                            model=str(vllm_config.model_config.model),
+                                            version=str(getattr(vllm, "__version__", "")))
         else:
             self._worker = WorkerSide(layout, options, model=model_name(
                 vllm_config, layout.block_size_tokens, named=options.model, rank=_rank(vllm_config),
@@ -183,7 +186,7 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def request_finished_all_groups(self, request: Any,
                                     block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         self._requests.pop(request.request_id, None)
-        self._decides.end(request.request_id)
+        self._decides.finished(request)
         return False, None
 
     def reset_cache(self) -> bool:
@@ -195,6 +198,8 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.close()
+        if self._scheduler is not None:
+            self._scheduler.close()
 
     def get_kv_connector_stats(self) -> StateportStats | None:
         if self._scheduler is None:

@@ -10,9 +10,10 @@ from typing import Any
 from stateport.errors import InvalidArgument
 from stateport.eviction import ORDERS
 from stateport.hashing import random_seed, seed_of_variable
+from stateport.vllm.recording import check_record
 from stateport.vllm.sharing import check_store
 
-_OPTIONAL = {"folder": str, "remote": dict, "hash_seed_variable": str}
+_OPTIONAL = {"folder": str, "remote": dict, "hash_seed_variable": str, "record": dict}
 _LEARNING = ("hix", "gdsf")  # orders that weigh memory against benefit
 
 
@@ -50,7 +51,10 @@ class ConnectorOptions:
     are written, all of them at the end, and bytes of files before they are given back. vLLM's own pages are vLLM's, and
     objects in a store are the store's.
     kv_events: contents of the pools, of files and of the store are announced by vLLM's publisher of events
-    (--kv-events-config), KV only up to the deepest state that can be restored."""
+    (--kv-events-config), KV only up to the deepest state that can be restored.
+    record: {"path": "/var/stateport/traffic.jsonl.gz", …}: writes a trace of all requests for stateport-replay, without
+    their tokens. The other keys are arguments of stateport.record.Recorder (block_tokens, rotate_bytes, total_bytes,
+    sample, queue_tokens); "key_variable" names an environment variable with its key. None: nothing is recorded."""
 
     host_bytes: int = 4 << 30
     folder: str | None = None
@@ -67,6 +71,7 @@ class ConnectorOptions:
     hash_seed_variable: str | None = None
     scrub: bool = False
     kv_events: bool = False
+    record: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.host_bytes < 1:
@@ -77,6 +82,8 @@ class ConnectorOptions:
             raise InvalidArgument(f"remote_bytes is {self.remote_bytes}, and must be at least 1")
         if self.remote is not None:
             check_store(self.remote)
+        if self.record is not None:
+            check_record(self.record)
         for name in ("checkpoint_tokens", "decode_checkpoint_tokens", "load_wait_s"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, and must not be negative")

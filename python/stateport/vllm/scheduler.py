@@ -28,6 +28,7 @@ from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.prompts import media_of, namespace_of, tokens_of
+from stateport.vllm.recording import Traffic, open_recorder
 from stateport.vllm.statistics import Counters
 
 logger = logging.getLogger(__name__)
@@ -70,9 +71,12 @@ class SchedulerSide:
         match → admit, for each prompt that vLLM schedules
         plan_step, once a step → the workers → answered"""
 
-    def __init__(self, layout: PageLayout, options: ConnectorOptions, *, max_requests: int,
-                 max_request_tokens: int) -> None:
+    def __init__(self, layout: PageLayout, options: ConnectorOptions, *, max_requests: int, max_request_tokens: int,
+                 model: str = "", version: str = "") -> None:
+        """model, version: of vLLM, for the header of a trace."""
         self.layout, self.options = layout, options
+        self._about = {"model": options.model or model, "version": version}
+        self._traffic: Traffic | None = None
         self._hash_seed = options.hash_seed()
         self.counters = Counters()
         self._block = layout.block_size_tokens
@@ -113,14 +117,18 @@ class SchedulerSide:
                                 state_image_bytes=max(info.state_image_bytes for info in infos),
                                 kv_image_bytes=max(info.kv_image_bytes for info in infos))
         self._max_request_tokens = min(self._max_request_tokens, blocks * self._block)
-        self._cache = RequestCache(
+        cache = RequestCache(
             "hash", SlotLayout(first.fingerprint, states, separate_checkpoints=True, scan_alignment_tokens=-1,
                                placement="every"),
             max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
             block_size_tokens=self._block, kv_tokens=blocks * self._block, tiers=tiers,
             eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub,
             events=self.options.kv_events)
-        self._pools = pools
+        if self.options.record is not None:
+            self._traffic = Traffic(open_recorder(
+                self.options.record, **self._about, state_bytes=max(info.state_bytes for info in infos),
+                kv_bytes_per_token=max(-(-info.kv_block_bytes // self._block) for info in infos)))
+        self._cache, self._pools = cache, pools
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
         self._image_bytes = first.kv_image_bytes, first.state_image_bytes
@@ -277,7 +285,7 @@ class SchedulerSide:
             self._refuse(request.request_id, held, external_tokens)
             return
         if not held.admitted or external_tokens:
-            self._count(held, external_tokens)
+            self._count(request, held, external_tokens)
         held.admitted = True
         if external_tokens == 0:
             return
@@ -298,15 +306,18 @@ class SchedulerSide:
         held.reused, held.lost, held.admitted = 0, "engine_cut", False
         self._step.refused.append(request_id)
 
-    def _count(self, held: Held, external_tokens: int) -> None:
+    def _count(self, request: Any, held: Held, external_tokens: int) -> None:
         self.counters.add("prompts", 1)
         if external_tokens:
             self.counters.add("hits", 1, held.medium)
             self.counters.add("hit_tokens", external_tokens, held.medium)
         lost_tokens = held.branch - max(held.reused, held.local)
-        if held.lost != "nothing" and lost_tokens > 0:
-            self.counters.add("lost_hits", 1, held.lost)
-            self.counters.add("lost_tokens", lost_tokens, held.lost)
+        lost = held.lost if held.lost != "nothing" and lost_tokens > 0 else ""
+        if lost:
+            self.counters.add("lost_hits", 1, lost)
+            self.counters.add("lost_tokens", lost_tokens, lost)
+        if self._traffic is not None:
+            self._traffic.admitted(request, held.medium if external_tokens else "", lost)
 
     def failed(self, request_ids: Iterable[str]) -> None:
         """The pages of these could not be restored: vLLM computes them, or gives them up. Requests whose pages another
@@ -430,6 +441,18 @@ class SchedulerSide:
         return self._events.take(self.cache) if self._events is not None and self._cache is not None else []
 
     # --- Ends --------------------------------------------------------------------------------------------------------
+
+    def finished(self, request: Any) -> None:
+        """The request is done, or its caller has given it up."""
+        if self._traffic is not None:
+            taken = self._traffic.ended(request, self._resets)
+            self.counters.add("recorded" if taken else "unrecorded", 1)
+        self.end(request.request_id)
+
+    def close(self) -> None:
+        """Writes the rest of the trace."""
+        if self._traffic is not None:
+            self._traffic.recorder.close()
 
     def end(self, request_id: str) -> None:
         """The prompt is computed, or vLLM has preempted or dropped it. Its checkpoints stay."""

@@ -23,6 +23,8 @@ COUNTED = {
                          "answered", ""),
     "asked_images": ("Images that the shared store was asked for", ""),
     "found_images": ("Images that a find located", ""),
+    "recorded": ("Requests that the recorder took", ""),
+    "unrecorded": ("Requests that the recorder did not take, because its queue was full or it has ended", ""),
     "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 
