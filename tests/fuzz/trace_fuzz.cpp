@@ -23,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::ByteSource source(data, size);
   const std::uint8_t choice = source.take();
   replay::TraceOptions options{.block_size_tokens = std::int64_t{1} << choice % 16,
+                               .joins_blocks = choice / 64 % 2 == 1,
                                .skip_bad = choice >= 128,
                                .sort = choice / 64 % 2 == 1,
                                .unnamed_blocks_max = 10'000};

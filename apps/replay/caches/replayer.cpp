@@ -109,7 +109,9 @@ void Replayer::count_hit(const Request& request, const Hit& hit) {
   ++counts_.requests;
   counts_.requests_hit += hit.hit_blocks > 0;
   counts_.input_tokens += request.input_tokens;
-  counts_.hit_tokens += hit.hit_blocks * workload_.block_size_tokens();
+  const std::int64_t hit_tokens = hit.hit_blocks * workload_.block_size_tokens();
+  counts_.hit_tokens += hit_tokens;
+  counts_.recorded.add(request, hit_tokens);
   if (hit.lost) ++counts_.lost_hits[static_cast<std::size_t>(*hit.lost)];
 }
 

@@ -5,6 +5,7 @@
 
 #include "caches/cache.hpp"
 #include "caches/prefix_history.hpp"
+#include "caches/recorded_hits.hpp"
 #include "states/forward_writer.hpp"
 #include "states/pass_mover.hpp"
 #include "workload/sequence.hpp"
@@ -28,6 +29,7 @@ struct ReplayCounts {
   std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
   std::array<std::int64_t, lost_hit_count> lost_hits = {};
+  RecordedHits recorded;
   CacheStats stats;            ///< the same with every lost token and its reason, if that was asked for
   std::string first_mismatch;  ///< in words; empty: none
   double wall_seconds = 0;

@@ -209,6 +209,7 @@ bool RequestReplayer::start(Serving& serving) {
 void RequestReplayer::count_hit(const Serving& serving) {
   counts_.requests_hit += serving.reused > 0;
   counts_.hit_tokens += serving.reused;
+  counts_.recorded.add(workload_.request(serving.index), serving.reused);
   if (serving.lost) ++counts_.lost_hits[static_cast<std::size_t>(*serving.lost)];
 }
 

@@ -18,10 +18,11 @@ namespace stateport::replay {
 namespace {
 
 void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
-  auto* trace = app.add_option("--trace", workload.trace,
-                               "Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON with token counts, "
-                               "plain or in gzip: the content tells")
-                    ->check(CLI::ExistingFile);
+  auto* trace = app.add_option("--trace", workload.traces,
+                               "Mooncake JSON lines, a recorded stateport trace (of one or more files), BurstGPT CSV, "
+                               "Azure CSV or ShareGPT JSON with token counts, plain or in gzip: the content tells")
+                    ->check(CLI::ExistingFile)
+                    ->option_text("FILE …");
   app.add_flag("--skip-bad", workload.trace_options.skip_bad,
                "Count malformed lines (ShareGPT: conversations) of the trace, and leave them out")
       ->needs(trace);
@@ -47,18 +48,20 @@ void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))
       ->option_text(fmt::format("INT [all of a trace, {} generated; grpo: {}, burst: {}]", workload.generator.requests,
                                 *requests_at_once(WorkloadKind::grpo), *requests_at_once(WorkloadKind::burst)));
-  app.add_option("--block-size", workload.generator.block_size_tokens, "Tokens of a block")
+  app.add_option("--block-size", workload.generator.block_size_tokens,
+                 "Tokens of a block; without it a recorded trace keeps its own")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->each([&workload](const std::string&) { workload.trace_options.joins_blocks = true; })
       ->capture_default_str();
 }
 
 void add_model(CLI::App& app, ModelOptions& model) {
   const auto names = models::all() | std::views::transform(&models::ModelInfo::name);
-  app.add_option(
-         "--model", model.name,
-         fmt::format(
-             "The model whose states are kept: the path of a config.json (Hugging Face) or of its folder, or {}",
-             fmt::join(names, ", ")))
+  app.add_option("--model", model.name,
+                 fmt::format("The model whose states are kept; without it a recorded trace has its own sizes: the path "
+                             "of a config.json (Hugging Face) or of its folder, or {}",
+                             fmt::join(names, ", ")))
+      ->each([&model](const std::string&) { model.is_given = true; })
       ->capture_default_str();
   add_choice<std::optional<ElementType>, ElementType>(app, "--recurrent-dtype", model.recurrent_type,
                                                       "Of the recurrent states, instead of the model's",

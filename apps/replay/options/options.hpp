@@ -28,15 +28,16 @@ namespace stateport::replay {
 inline constexpr std::int64_t blocks_per_slot = 8;
 
 struct WorkloadOptions {
-  std::string trace;              ///< file; empty: a generated workload
-  TraceOptions trace_options;     ///< its block size is that of `generator`
-  GeneratorOptions generator;     ///< `requests` are those of a workload without a limit
-  std::int64_t requests_max = 0;  ///< requests to serve; 0: all of the trace or of the generated workload
+  std::vector<std::string> traces;  ///< files; empty: a generated workload
+  TraceOptions trace_options;       ///< its block size is that of `generator`
+  GeneratorOptions generator;       ///< `requests` are those of a workload without a limit
+  std::int64_t requests_max = 0;    ///< requests to serve; 0: all of the trace or of the generated workload
   HintKinds hints;
 };
 
 struct ModelOptions {
   std::string name = "qwen3-next-80b-a3b";     ///< of the catalogue, or the path of a config.json
+  bool is_given = false;                       ///< on the command line: it stands before the sizes of a recorded trace
   std::optional<ElementType> recurrent_type;   ///< none: the model's
   std::optional<ElementType> checkpoint_type;  ///< of recurrent states in checkpoints; none: that of running requests
 };

@@ -30,4 +30,12 @@ std::string human_bytes(double bytes) {
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, units[unit]);
 }
 
+std::string describe(const RecordedHits& recorded) {
+  const auto rate = [&](std::int64_t tokens) {
+    return 100 * static_cast<double>(tokens) / static_cast<double>(recorded.input_tokens);
+  };
+  return fmt::format("recorded: {:.2f} % of the tokens of {} requests hit in life, {:.2f} % here",
+                     rate(recorded.recorded_tokens), recorded.requests, rate(recorded.replayed_tokens));
+}
+
 }  // namespace stateport::replay

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "caches/recorded_hits.hpp"
+
 #include <string>
 #include <vector>
 
@@ -11,5 +13,8 @@ namespace stateport::replay {
 
 /// 1.50 GiB, 12.1 KiB, 17 B.
 [[nodiscard]] std::string human_bytes(double bytes);
+
+/// In a sentence without an end. Precondition: recorded.requests > 0.
+[[nodiscard]] std::string describe(const RecordedHits& recorded);
 
 }  // namespace stateport::replay

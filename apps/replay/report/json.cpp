@@ -114,14 +114,30 @@ Json steps_json(std::span<const Sizing::Step> steps) {
 
 /// The workload and the model: settings of every command.
 Json about_json(const RunDescription& run) {
-  return {{"command", run.command},
-          {"workload", run.workload},
-          {"skipped_lines", run.bad_lines},
-          {"model", run.model},
-          {"block_size", run.block_size_tokens},
-          {"state_bytes", run.full_state_bytes},
-          {"checkpoint_dtype", run.checkpoint_type},
-          {"checkpoint_bytes", run.checkpoint_bytes}};
+  Json json = {{"command", run.command},
+               {"workload", run.workload},
+               {"skipped_lines", run.bad_lines},
+               {"model", run.model},
+               {"block_size", run.block_size_tokens},
+               {"state_bytes", run.full_state_bytes},
+               {"checkpoint_dtype", run.checkpoint_type},
+               {"checkpoint_bytes", run.checkpoint_bytes}};
+  if (run.recorded)
+    json.update({{"engine", run.recorded->engine},
+                 {"engine_version", run.recorded->version},
+                 {"sample", run.recorded->sample},
+                 {"never_ran", run.never_ran}});
+  return json;
+}
+
+/// Of a trace with hits of life; else nothing.
+Json recorded_json(const RecordedHits& recorded) {
+  if (recorded.requests == 0) return Json::object();
+  return {{"recorded_requests", recorded.requests},
+          {"recorded_input_tokens", recorded.input_tokens},
+          {"recorded_hit_tokens", recorded.recorded_tokens},
+          {"replayed_hit_tokens", recorded.replayed_tokens},
+          {"hit_tokens_difference", recorded.replayed_tokens - recorded.recorded_tokens}};
 }
 
 Json run_json(const RunDescription& run) {
@@ -242,6 +258,7 @@ std::string to_json(const RunDescription& run, const Sizing& sizing) {
                {"mean_states", sizing.mean_states},
                {"steps", steps_json(sizing.steps)},
                {"host_steps", steps_json(sizing.host_steps)}});
+  json.update(recorded_json(sizing.recorded));
   return written(json);
 }
 
@@ -301,6 +318,7 @@ std::string to_json(const Report& report) {
                {"verify_s", report.mover.verify_seconds},
                {"wall_s", replay.wall_seconds},
                {"ages", ages_json(replay.stats)}});
+  json.update(recorded_json(replay.recorded));
   if (report.passes) json.update(align_json(report, derived));
   if (!report.timeline.empty()) {
     json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();

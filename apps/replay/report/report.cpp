@@ -60,6 +60,10 @@ void add_run(Lines& lines, const Report& report) {
   lines.heading("run");
   lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
             run.bad_lines == 0 ? "" : fmt::format(", {} malformed entries skipped", run.bad_lines));
+  if (run.recorded)
+    lines.add("recorded", "by {}, version {}; {:.4g} % of conversations; {} cancelled requests never ran",
+              run.recorded->engine.empty() ? "?" : run.recorded->engine,
+              run.recorded->version.empty() ? "?" : run.recorded->version, 100 * run.recorded->sample, run.never_ran);
   lines.add("cache", "{}", describe_cache(report));
   lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
             run.full_state);
@@ -115,6 +119,7 @@ void add_hits(Lines& lines, const Report& report, const Derived& derived) {
   lines.add("requests", "{}, {} input tokens", replay.requests, replay.input_tokens);
   lines.add("hit rate", "{:.2f} % of tokens, {:.2f} % of requests", 100 * replay.token_hit_rate(),
             100 * replay.request_hit_rate());
+  if (replay.recorded.requests > 0) lines.add("", "{}", describe(replay.recorded));
   std::string lost;
   for (int reason = 0; reason < lost_hit_count; ++reason) {
     const std::int64_t count = replay.lost_hits[static_cast<std::size_t>(reason)];

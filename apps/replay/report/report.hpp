@@ -8,6 +8,7 @@
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
 #include "states/pass_mover.hpp"
+#include "workload/trace_types.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -38,6 +39,8 @@ struct RunDescription {
   bool asynchronous = false;
   ScheduleOptions schedule;  ///< serve only
   std::int64_t bad_lines = 0;
+  std::optional<TraceHeader> recorded;    ///< of a recorded trace
+  std::int64_t never_ran = 0;             ///< cancelled requests that the recorded trace has and the workload has not
   std::size_t full_state_bytes = 0;       ///< of a state of a running request, whatever it is in memory
   std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
   std::size_t checkpoint_bytes = 0;       ///< bytes that one checkpoint counts for

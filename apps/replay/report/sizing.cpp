@@ -20,6 +20,7 @@ struct Run {
   std::int64_t requests = 0;
   std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
+  RecordedHits recorded;
   double token_hit_rate = 0;
   double mean_blocks = 0;
   double mean_states = 0;
@@ -48,6 +49,7 @@ Run run(const Workload& workload, std::int64_t requests, const Budget& budget, P
   result.requests = replayer.counts().requests;
   result.input_tokens = replayer.counts().input_tokens;
   result.hit_tokens = replayer.counts().hit_tokens;
+  result.recorded = replayer.counts().recorded;
   result.token_hit_rate = replayer.counts().token_hit_rate();
   return result;
 }
@@ -126,6 +128,7 @@ Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget&
     sizing.requests = now.requests;
     sizing.input_tokens = now.input_tokens;
     sizing.hit_tokens = now.hit_tokens;
+    sizing.recorded = now.recorded;
     sizing.token_hit_rate = now.token_hit_rate;
     sizing.mean_blocks = now.mean_blocks;
     sizing.mean_states = now.mean_states;
@@ -145,6 +148,7 @@ std::string to_text(const Sizing& sizing) {
       sizing.requests, sizing.input_tokens, describe(budget), name(sizing.policy), 100 * sizing.token_hit_rate,
       100 * sizing.ceiling, human_bytes(kv_bytes), sizing.mean_blocks, budget.block_size_tokens,
       human_bytes(state_bytes), sizing.mean_states, human_bytes(static_cast<double>(budget.state_bytes)));
+  if (sizing.recorded.requests > 0) text += describe(sizing.recorded) + '\n';
   text += to_table("memory", sizing.steps);
   if (!sizing.host_steps.empty()) text += to_table("host below", sizing.host_steps);
   return text;

@@ -5,6 +5,7 @@
 
 #include "caches/budget.hpp"
 #include "caches/policy_kind.hpp"
+#include "caches/recorded_hits.hpp"
 #include "workload/workload.hpp"
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct Sizing {
   double token_hit_rate = 0;
   double ceiling = 0;  ///< token hit rate of a cache that never evicts, with the same checkpoints
   std::int64_t hit_tokens = 0;
+  RecordedHits recorded;
   /// Means over the second half of the requests, when the cache has filled: separate pools should hold these.
   double mean_blocks = 0;
   double mean_states = 0;

@@ -20,6 +20,7 @@
 #include <limits>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 namespace stateport::replay {
 namespace {
@@ -28,7 +29,7 @@ volatile std::sig_atomic_t interrupted = 0;
 
 /// Reads or generates it, and describes it in `run`.
 Workload read_workload(const WorkloadOptions& options, RunDescription& run) {
-  if (options.trace.empty()) {
+  if (options.traces.empty()) {
     GeneratorOptions generator = options.generator;
     generator.requests = requests_at_once(generator.kind).value_or(generator.requests);
     if (options.requests_max > 0) generator.requests = options.requests_max;
@@ -37,11 +38,28 @@ Workload read_workload(const WorkloadOptions& options, RunDescription& run) {
   }
   TraceOptions trace_options = options.trace_options;
   trace_options.block_size_tokens = options.generator.block_size_tokens;
-  Trace trace = read_trace(std::filesystem::path(options.trace), trace_options);
+  const std::vector<std::filesystem::path> files(options.traces.begin(), options.traces.end());
+  Trace trace = read_traces(files, trace_options);
   if (trace.bad_lines > 0) fmt::print(stderr, "skipped {} entries, first: {}\n", trace.bad_lines, trace.first_bad_line);
-  run.workload = fmt::format("{} ({})", options.trace, trace.description());
+  const std::string others = files.size() == 1 ? "" : fmt::format(" and {} more", files.size() - 1);
+  run.workload = fmt::format("{}{} ({})", options.traces.front(), others, trace.description());
   run.bad_lines = trace.bad_lines;
+  run.recorded = trace.header;
+  run.never_ran = trace.never_ran;
   return std::move(trace.workload);
+}
+
+/// The sizes of a recorded trace; false: it has none, or the command line names a model.
+bool take_recorded_sizes(const std::optional<TraceHeader>& header, RunInput& input) {
+  if (!header || input.model.is_given || !header->state_bytes || !header->kv_bytes_per_token) return false;
+  if (input.model.recurrent_type || input.model.checkpoint_type)
+    throw std::runtime_error(
+        "--recurrent-dtype and --checkpoint-dtype need --model: a recorded trace has the bytes of a state alone");
+  constexpr std::int64_t word = 4;  // of an opaque state
+  input.full = StateSpec::opaque((*header->state_bytes + word - 1) / word * word);
+  input.kv_bytes_per_token = static_cast<std::size_t>(*header->kv_bytes_per_token);
+  input.model.name = header->model.empty() ? "recorded" : header->model;
+  return true;
 }
 
 }  // namespace
@@ -58,28 +76,30 @@ bool keep_going() noexcept {
 }
 
 RunInput read_input(const char* command, const CommonOptions& common, std::int32_t drafts) {
-  RunDescription run{
-      .command = command, .model = common.model.name, .block_size_tokens = common.workload.generator.block_size_tokens};
+  const ModelOptions& model = common.model;
+  RunDescription run{.command = command};
   Workload workload = read_workload(common.workload, run);
   if (common.workload.hints.any()) workload.give_hints(common.workload.hints);
   const auto all = static_cast<std::int64_t>(workload.size());
   const std::int64_t wanted = common.workload.requests_max;
-  const ModelOptions& model = common.model;
   const models::ModelInfo info = named_model(model.name);
-  StateSpec full = models::spec(info, {.drafts = drafts, .recurrent_type = model.recurrent_type});
-  StateSpec checkpoint = model.checkpoint_type ? quantised(full, *model.checkpoint_type) : full;
-  run.full_state = describe(full);
-  run.full_state_bytes = full.slot_bytes();
-  run.checkpoint_type = model.checkpoint_type ? std::string(name(*model.checkpoint_type)) : "model";
-  run.checkpoint_bytes = checkpoint.slot_bytes();
-  return {.workload = std::move(workload),
-          .requests = wanted > 0 ? std::min(wanted, all) : all,
-          .full = std::move(full),
-          .checkpoint = std::move(checkpoint),
-          .model = model,
-          .kv_bytes_per_token = info.kv_bytes_per_token,
-          .drafts = drafts,
-          .run = std::move(run)};
+  const StateSpec named = models::spec(info, {.drafts = drafts, .recurrent_type = model.recurrent_type});
+  RunInput input{.workload = std::move(workload),
+                 .requests = wanted > 0 ? std::min(wanted, all) : all,
+                 .full = named,
+                 .checkpoint = named,
+                 .model = model,
+                 .drafts = drafts,
+                 .run = std::move(run)};
+  if (!take_recorded_sizes(input.run.recorded, input)) input.kv_bytes_per_token = info.kv_bytes_per_token;
+  input.checkpoint = model.checkpoint_type ? quantised(input.full, *model.checkpoint_type) : input.full;
+  input.run.model = input.model.name;
+  input.run.block_size_tokens = input.workload.block_size_tokens();
+  input.run.full_state = describe(input.full);
+  input.run.full_state_bytes = input.full.slot_bytes();
+  input.run.checkpoint_type = model.checkpoint_type ? std::string(name(*model.checkpoint_type)) : "model";
+  input.run.checkpoint_bytes = input.checkpoint.slot_bytes();
+  return input;
 }
 
 OutputFile::OutputFile(std::string name) : name_(std::move(name)) {

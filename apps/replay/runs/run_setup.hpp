@@ -32,13 +32,14 @@ struct RunInput {
   StateSpec full;             ///< a state of a running request, with room for its drafts
   StateSpec checkpoint;
   ModelOptions model;
-  std::optional<std::size_t> kv_bytes_per_token;  ///< of the model
+  std::optional<std::size_t> kv_bytes_per_token;  ///< none: not known
   std::int32_t drafts = 0;
   RunDescription run;  ///< for the report: the workload and the model
 };
 
 /// Reads the trace or generates the workload; prints the number of malformed entries that were left out. Throws as
-/// read_trace, generate_workload, named_model and quantised().
+/// read_traces, generate_workload, named_model and quantised(), and std::runtime_error for another type of recurrent
+/// states where a recorded trace has their size.
 [[nodiscard]] RunInput read_input(const char* command, const CommonOptions& common, std::int32_t drafts = 0);
 
 /// A file of results. It is opened before the run, so that a path that cannot be written does not cost one. Both

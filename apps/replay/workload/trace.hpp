@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <istream>
+#include <span>
 
 namespace stateport::replay {
 
@@ -16,6 +17,16 @@ namespace stateport::replay {
 ///
 /// hash_ids has floor or ceil of input_length / block size entries; an entry beyond the full blocks names the partial
 /// last block and is dropped.
+///
+/// Recorded by stateport.record: a header, then lines as of Mooncake.
+///
+///     {"stateport_trace": 1, "block": tokens, "began": ms, "model": text, "state_bytes": integer,
+///      "kv_bytes_per_token": integer, "engine": text, "version": text, "sample": 0 to 1}
+///     {…, "namespace": name, "hit_tokens": tokens, "hit_tier": text, "lost_reason": text, "cancelled": true}
+///
+/// A hash id names the whole prefix up to the end of its block. Requests of different namespaces share nothing.
+/// Cancelled requests without hit_tokens never ran, and are counted and left out. Requests are sorted by their times,
+/// and the first comes at 0.
 ///
 /// BurstGPT: columns Timestamp, Request tokens, Response tokens, Session ID. Unit of time: s. Azure: columns TIMESTAMP
 /// (YYYY-MM-DD HH:MM:SS, with or without a fraction and an offset from UTC), ContextTokens, GeneratedTokens; the first
@@ -41,5 +52,10 @@ namespace stateport::replay {
 
 /// Also throws std::runtime_error for a file that cannot be opened or read; every message names the file.
 [[nodiscard]] Trace read_trace(const std::filesystem::path& file, const TraceOptions& options = {});
+
+/// Several files of a recorded trace, of which some may have no request, or one file of any format: their requests in
+/// the order of their times. Also throws std::runtime_error: several files of which one was not recorded, or whose
+/// headers differ in more than engine, version and begin. Precondition: files is not empty.
+[[nodiscard]] Trace read_traces(std::span<const std::filesystem::path> files, const TraceOptions& options = {});
 
 }  // namespace stateport::replay

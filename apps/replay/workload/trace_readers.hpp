@@ -95,8 +95,13 @@ class UnnamedRequests {
 /// The format of a CSV file with this first line; none: of no such file.
 [[nodiscard]] std::optional<TraceFormat> csv_format(std::string_view header);
 
+/// The header of a recorded trace; none: another line. Throws TraceError for a wrong header.
+[[nodiscard]] std::optional<TraceHeader> read_header(const TraceLines& lines, const TraceOptions& options);
+
 /// Read from the current line on, which is the first. The format is that of the trace.
 void read_mooncake(TraceLines& lines, const TraceOptions& options, Trace& trace);
+/// From the header on, which the trace has already. Arrivals are since 1970, in no order.
+void read_recorded(TraceLines& lines, const TraceOptions& options, Trace& trace);
 void read_csv(TraceLines& lines, const TraceOptions& options, Trace& trace);
 void read_sharegpt(TraceLines& lines, const TraceOptions& options, Trace& trace);
 

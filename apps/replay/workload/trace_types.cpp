@@ -15,6 +15,8 @@ std::string_view name(TraceFormat format) noexcept {
       return "Azure CSV";
     case TraceFormat::sharegpt:
       return "ShareGPT JSON";
+    case TraceFormat::recorded:
+      return "stateport trace";
   }
   return "?";
 }

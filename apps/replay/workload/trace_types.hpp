@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace stateport::replay {
 
@@ -18,18 +19,35 @@ enum class TraceFormat : std::uint8_t {
   mooncake,  ///< JSON lines, from {
   burstgpt,  ///< CSV with a column "Request tokens"
   azure,     ///< CSV with a column "ContextTokens"
-  sharegpt   ///< one JSON array of conversations, from [
+  sharegpt,  ///< one JSON array of conversations, from [
+  recorded   ///< a header with "stateport_trace", then JSON lines
 };
 
 [[nodiscard]] std::string_view name(TraceFormat format) noexcept;
 
 struct TraceOptions {
   std::int64_t block_size_tokens = 512;  ///< tokens per entry of hash_ids
-  bool skip_bad = false;                 ///< count malformed lines and conversations instead of throwing
-  std::optional<TimeUnit> time_unit;     ///< of timestamps; none: that of the format
-  bool sort = false;                     ///< put the requests in the order of their timestamps
+  /// Of a recorded trace: its blocks are put together to blocks of block_size_tokens. False: they stay as they are.
+  bool joins_blocks = false;
+  bool skip_bad = false;              ///< count malformed lines and conversations instead of throwing
+  std::optional<TimeUnit> time_unit;  ///< of timestamps; none: that of the format
+  bool sort = false;                  ///< put the requests in the order of their timestamps
   /// Full blocks that all prompts without hash ids may have together. A bound on memory: 8 bytes for each.
   std::int64_t unnamed_blocks_max = std::int64_t{1} << 31;
+};
+
+/// The first line of a recorded trace.
+struct TraceHeader {
+  std::int64_t block_size_tokens = 0;  ///< of the recorded blocks
+  std::int64_t began_ms = 0;           ///< times of requests count from here
+  std::string model;                   ///< empty: not known, like the next two
+  std::string engine;
+  std::string version;
+  std::optional<std::int64_t> state_bytes;
+  std::optional<std::int64_t> kv_bytes_per_token;
+  double sample = 1;  ///< the part of the conversations that was recorded
+
+  friend bool operator==(const TraceHeader&, const TraceHeader&) = default;
 };
 
 struct Trace {
@@ -38,6 +56,12 @@ struct Trace {
   bool compressed = false;     ///< by gzip
   std::int64_t bad_lines = 0;  ///< of ShareGPT: conversations
   std::string first_bad_line;  ///< text of the error of the first one skipped
+
+  // Of a recorded trace.
+  std::optional<TraceHeader> header;
+  std::int64_t first_ms = 0;          ///< when the first request came, which is 0 in the workload
+  std::int64_t never_ran = 0;         ///< cancelled requests that the workload does not have
+  std::vector<std::string> sessions;  ///< names, by number
 
   /// For people: the format, and whether it was compressed.
   [[nodiscard]] std::string description() const;

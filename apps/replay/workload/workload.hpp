@@ -23,6 +23,7 @@ struct Request {
   /// The next prompt of the session shares these tokens with this one and no more: not its end, nor its answer. 0: not
   /// known.
   std::int64_t left_at_tokens = 0;
+  std::int64_t recorded_hit_tokens = -1;  ///< reused by the engine in life; -1: unknown
 
   [[nodiscard]] double arrival_s() const noexcept { return static_cast<double>(arrival_ms) / 1000; }
 };

@@ -96,6 +96,23 @@ TEST_CASE("a wrong state is named once, with its request and slot") {
   CHECK(states.counts().mismatches == 2);
 }
 
+TEST_CASE("of requests whose recorded hits are known the replay counts its own") {
+  Workload workload(512);
+  const std::vector<BlockIdentity> blocks = {1, 2, 3};
+  workload.add({.input_tokens = 1600}, blocks);
+  workload.add({.input_tokens = 1600}, blocks);
+  workload.add({.input_tokens = 1700, .recorded_hit_tokens = 512}, std::vector<BlockIdentity>{1, 2, 3});
+  workload.add({.input_tokens = 600, .recorded_hit_tokens = 0}, std::vector<BlockIdentity>{9});
+  ServedCache cache = make_cache(CacheIndex::hash, workload, CheckpointPlacement::every, 8);
+  SymbolicPasses states(cache.room());
+  const ReplayCounts counts = replay_all(workload, cache, states);
+  CHECK(counts.hit_tokens == 2 * 1536);
+  CHECK(counts.recorded.requests == 2);
+  CHECK(counts.recorded.input_tokens == 2300);
+  CHECK(counts.recorded.recorded_tokens == 512);
+  CHECK(counts.recorded.replayed_tokens == 1536);
+}
+
 TEST_CASE("a replay that is told to stop has the counts so far") {
   const Workload workload = generate_workload({.requests = 50});
   ServedCache cache({.blocks = 1000, .slots = 50});

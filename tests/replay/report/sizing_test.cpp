@@ -114,6 +114,39 @@ TEST_CASE("sizing leaves out host memories that hold no state and block") {
   CHECK(sizing.host_steps.front().bytes == below.host_bytes);
 }
 
+TEST_CASE("a sizing has the hits that a trace recorded beside those of the budget") {
+  const Workload generated = generate_workload({.kind = WorkloadKind::chat, .requests = 400});
+  Workload recorded(512);
+  std::int64_t requests = 0, input_tokens = 0, hit_tokens = 0;
+  for (std::size_t i = 0; i < generated.size(); ++i) {
+    Request request = generated.request(i);
+    if (i % 3 != 0) {
+      request.recorded_hit_tokens = static_cast<std::int64_t>(i) % request.input_tokens;
+      ++requests;
+      input_tokens += request.input_tokens;
+      hit_tokens += request.recorded_hit_tokens;
+    }
+    recorded.add(request, generated.blocks(i));
+  }
+  const Sizing sizing = size_cache(recorded, 400, budget, PolicyKind::hix, {}, [] { return true; });
+  CHECK(sizing.hit_tokens == size(PolicyKind::hix).hit_tokens);
+  const auto json = nlohmann::json::parse(to_json({.command = "size"}, sizing));
+  CHECK(json["recorded_requests"] == requests);
+  CHECK(json["recorded_input_tokens"] == input_tokens);
+  CHECK(json["recorded_hit_tokens"] == hit_tokens);
+  const std::int64_t replayed = sizing.recorded.replayed_tokens;
+  CHECK(replayed > 0);
+  CHECK(replayed < sizing.hit_tokens);
+  CHECK(json["replayed_hit_tokens"] == replayed);
+  CHECK(json["hit_tokens_difference"] == replayed - hit_tokens);
+  const auto rate = [&](std::int64_t tokens) {
+    return 100 * static_cast<double>(tokens) / static_cast<double>(input_tokens);
+  };
+  CHECK(to_text(sizing).find(fmt::format("recorded: {:.2f} % of the tokens of {} requests hit in life, {:.2f} % here\n",
+                                         rate(hit_tokens), requests, rate(replayed))) != std::string::npos);
+  CHECK(!nlohmann::json::parse(to_json({.command = "size"}, size(PolicyKind::hix))).contains("recorded_requests"));
+}
+
 TEST_CASE("the text and the JSON of a sizing have the same figures") {
   const Sizing sizing = size(PolicyKind::hix);
   const auto json = nlohmann::json::parse(to_json({.command = "size"}, sizing));

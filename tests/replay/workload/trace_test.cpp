@@ -189,7 +189,8 @@ TEST_CASE("the first line that is not blank tells the format") {
 
 TEST_CASE("a text of no known format is shown, with the formats that are known") {
   const std::string known =
-      " (a trace is Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON, plain or in gzip)";
+      " (a trace is Mooncake JSON lines, a stateport trace, BurstGPT CSV, Azure CSV or ShareGPT JSON, plain or in "
+      "gzip)";
   CHECK(failure_of("") == "nothing in it" + known);
   CHECK(failure_of("\n \t\r\n") == "nothing in it" + known);
   CHECK(failure_of("\nx,\"y\n" + good, {.skip_bad = true}) == R"(no known format, from line 2: "x,\"y")" + known);
