@@ -182,10 +182,15 @@ TRACE = "".join(json.dumps({"timestamp": 1000 * i, "input_length": 512 * (1 + i 
                 + "\n" for i in range(40))
 
 
+HEADER = json.dumps({"stateport_trace": 1, "block": 512, "state_bytes": 77266944, "kv_bytes_per_token": 24576}) + "\n"
+
+
 def run_replays(program, listed):
     """Runs them one after the other in one folder: a later one may read the file that an earlier one wrote."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "conversation.jsonl").write_text(TRACE, encoding="utf-8")
+        for number in (1, 2):
+            (pathlib.Path(folder) / f"traffic-00000{number}.jsonl").write_text(HEADER + TRACE, encoding="utf-8")
         for command, (place, *_) in listed.items():
             words = shlex.split(command)
             if place != "docs/check.py":

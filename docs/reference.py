@@ -11,7 +11,7 @@ LAYERS = ["core", "parts", "backends", "kernels", "tiers", "integrations/llamacp
 # Of a file and of a class, in this order: neither friends nor private members.
 SECTIONS = ("briefdescription detaileddescription define typedef enum innerclass innernamespace public-type "
             "public-func public-static-func public-attrib public-static-attrib protected-func func var user-defined")
-ADAPTERS = ["transformers", "vllm", "sglang", "megatron"]
+ADAPTERS = ["transformers", "vllm", "sglang", "megatron", "record"]
 
 
 def write(root: pathlib.Path, folder: pathlib.Path) -> None:

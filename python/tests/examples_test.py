@@ -78,6 +78,10 @@ def test_ranks_share_a_state_through_a_store() -> None:
     assert "their halves" in _run("shared_store.py")
 
 
+def test_turns_of_a_chat_are_recorded() -> None:
+    assert "3 of 4 blocks are those of the first turn; {'written': 2}" in _run("record_traffic.py")
+
+
 def test_a_chat_reuses_its_turns() -> None:
     pytest.importorskip("transformers")
     reused = [int(tokens) for tokens in re.findall(r"(\d+) of \d+ tokens reused", _run("transformers_chat.py"))]

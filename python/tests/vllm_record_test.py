@@ -33,7 +33,7 @@ def lines_of(folder: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def test_a_trace_says_what_vllm_reused_of_each_request(tmp_path: pathlib.Path) -> None:
-    for seed in seeds(10):
+    for seed in seeds(4):
         print("seed", seed)
         chance = random.Random(seed)
         folder = tmp_path / str(seed)
