@@ -222,7 +222,7 @@ class Recorder:
                 if self._files.bytes >= self._total_bytes:
                     self._refuse("total_bytes")
                 return
-            except OSError as error:
+            except Exception as error:  # of the disk, or of memory
                 logger.warning("stateport: the trace cannot be written, and nothing more is recorded: %s", error)
                 self._refuse("failed")
         self._count(f"dropped: {self._refuses}", len(lines))
