@@ -57,6 +57,15 @@ def request_rows(data: Data) -> list[list[str]]:
             ["input tokens", str(data["input_tokens"])]]
 
 
+def recorded_rows(data: Data) -> list[list[str]]:
+    """Of a trace with the hits of life."""
+    if "recorded_requests" not in data:
+        return []
+    requests, tokens = data["recorded_requests"], data["recorded_input_tokens"]  # at least one of each
+    return [[f"token hit % {where}, of {requests} recorded requests", f"{100 * data[key] / tokens:.2f}"]
+            for where, key in (("in life", "recorded_hit_tokens"), ("here", "replayed_hit_tokens"))]
+
+
 def memory_of(data: Data) -> str:
     if data["budget_bytes"]:
         return human_bytes(data["budget_bytes"])
@@ -70,7 +79,7 @@ def add_run(page: Page, data: Data) -> None:
         *workload_rows(data), *request_rows(data),
         ["cache", data["cache"]], ["memory", memory_of(data)], *tier_rows(data),
         ["hit tokens", str(data["hit_tokens"])],
-        ["token hit %", f"{100 * data['token_hit_rate']:.2f}"],
+        ["token hit %", f"{100 * data['token_hit_rate']:.2f}"], *recorded_rows(data),
         ["request hit %", f"{100 * data['request_hit_rate']:.2f}"],
         ["evicted states", str(data["evictions"])],
         ["verified states", f"{data['verified']}, {data['mismatches']} wrong"]])
@@ -228,7 +237,7 @@ def size_chapter(page: Page, data: Data) -> None:
     page.table("run", [
         *workload_rows(data), *request_rows(data), ["memory", human_bytes(data["budget_bytes"])], *tier_rows(data),
         ["policy", data["policy"]],
-        ["token hit %", f"{100 * data['token_hit_rate']:.2f}"],
+        ["token hit %", f"{100 * data['token_hit_rate']:.2f}"], *recorded_rows(data),
         ["token hit % if nothing were evicted", f"{100 * data['ceiling']:.2f}"],
         ["as separate pools", f"{human_bytes(blocks * data['block_bytes'])} for KV ({blocks:.0f} blocks), "
          f"{human_bytes(states * data['checkpoint_bytes'])} for states ({states:.0f} slots)"]])

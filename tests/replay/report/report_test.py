@@ -279,6 +279,15 @@ class Pages(unittest.TestCase):
         self.assertIn(f"({data['mean_states']:.0f} slots)", run["as separate pools"])
         self.assertEqual((run["requests"], run["input tokens"]), ("100", str(data["input_tokens"])))
 
+    def test_hits_of_life_stand_beside_those_of_the_replay(self):
+        trace = [CHECKOUT / f"tests/replay/data/recorded-00000{number}.jsonl" for number in (1, 2)]
+        for command in (["size", "--memory", "1MiB"], ["prompts", "--unlimited", "--materialize", "0"]):
+            data, path = self.replay(*command, "--trace", *map(str, trace))
+            self.assertGreater(data["replayed_hit_tokens"], 0)
+            run = dict(Reader(self.page(path)).tables["run"])
+            for where, key in (("in life", "recorded_hit_tokens"), ("here", "replayed_hit_tokens")):
+                self.assertEqual(run[f"token hit % {where}, of 4 recorded requests"], f"{100 * data[key] / 47:.2f}")
+
     def fleet(self, *more):
         return self.replay("fleet", "--requests", "150", "--memory", "4GiB", "--prefill-rate", "20000", *more)
 
