@@ -44,7 +44,7 @@ void add_hints(CLI::App& app, HintKinds& hints);
 void add_states(CLI::App& app, StateOptions& states);
 void add_prometheus(CLI::App& app, std::string& file);
 
-/// Requests at a time, and how they wait for what others compute.
+/// Requests at a time, and how they wait for tokens that others compute.
 void add_schedule(CLI::App& app, ScheduleOptions& schedule);
 
 /// --cache with slots and tree.

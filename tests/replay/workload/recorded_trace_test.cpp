@@ -261,7 +261,7 @@ namespace {
 struct RecordedLine {
   std::int64_t ms;
   std::int64_t tokens;
-  std::vector<int> prefix;  ///< a digit for each block: what a name stands for
+  std::vector<int> prefix;  ///< a digit for each block, which its name stands for
   int session;              ///< -1: none
   int tenant;               ///< -1: none
 };
@@ -297,7 +297,7 @@ std::string json_of(const RecordedLine& line, std::int64_t began) {
   return text + "}\n";
 }
 
-/// The numbers of what a trace says alike: equal things have equal numbers, in the order in which they come.
+/// Equal things have equal numbers, in the order in which they come.
 template <class Key>
 class Alike {
  public:
