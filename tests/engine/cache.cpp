@@ -26,6 +26,7 @@ CacheCounts& CacheCounts::operator+=(const CacheCounts& other) {
   evictions += other.evictions;
   memory_moves += other.memory_moves;
   kv_copies += other.kv_copies;
+  kv_moves += other.kv_moves;
   awaited_tokens += other.awaited_tokens;
   forks += other.forks;
   stale += other.stale;

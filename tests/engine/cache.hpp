@@ -52,10 +52,16 @@ struct Row {
   std::int64_t start = 0;        ///< known when the plan is complete
   std::int64_t scheduled = 0;
   std::int64_t drafts = 0;
+  std::vector<std::int32_t> parents = {};  ///< of the drafts, if they are a tree; see RequestCache::plan
   bool room = true;
+  std::int32_t step = 0;        ///< the last one that is kept
   std::int64_t sampled_at = 0;  ///< the tokens that the pass added are tokens [sampled_at, sampled_at + sampled);
   std::int64_t sampled = 0;     ///< 0: a chunk before the prompt's last
 
+  /// The step that this one follows, -1 for step 0. A step counts the tokens of the row from 0.
+  [[nodiscard]] std::int64_t parent(std::int64_t step) const {
+    return parents.empty() || step == 0 ? step - 1 : parents[static_cast<std::size_t>(step - 1)];
+  }
   /// Tokens computed when the pass is over. Needs `sampled`.
   [[nodiscard]] std::int64_t end() const noexcept {
     return start + scheduled - drafts + (sampled > 1 ? sampled - 1 : 0);
@@ -92,6 +98,7 @@ struct CacheCounts {
   std::int64_t forks = 0;           ///< sequences that began as forks
   std::int64_t stale = 0;           ///< sequences that ran when their weights became old
   std::int64_t kv_copies = 0;       ///< the same: KV blocks that were copied out of such an extent
+  std::int64_t kv_moves = 0;        ///< of tokens that a tree of drafts had elsewhere
   std::int64_t checks = 0;          ///< of checkpoints that were read
   std::int64_t damaged = 0;         ///< checkpoints that something wrote to
   std::int64_t faults = 0;          ///< of checks, those that failed
@@ -140,6 +147,7 @@ struct CacheOptions {
   std::int32_t max_running = 2;
   std::int32_t max_tokens = 1;    ///< of one sequence, drafts included
   std::int32_t drafts = 0;        ///< K, at most
+  bool trees = false;             ///< drafts are trees, where the cache allows it
   std::int32_t block_size = 4;    ///< tokens of a KV block, or of a page
   std::int32_t kv_tokens = 64;    ///< room for KV, at least max_tokens and a block
   std::int32_t checkpoints = 2;   ///< states that can be kept beside the running ones
@@ -183,6 +191,8 @@ class EngineCache {
   [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
   /// How many of `drafts` drafts to check in a step.
   [[nodiscard]] virtual std::int64_t drafts(std::int64_t drafts) { return drafts; }
+  /// Drafts may be trees.
+  [[nodiscard]] virtual bool allows_trees() const { return false; }
   /// Plans the next batch, in place of the last plan if that has not run. Sets `room` of each row and, if the plan is
   /// complete, `start` and the KV of its sequence. False: it is not complete before the batch before it is settled.
   virtual bool plan(std::span<Row> rows) = 0;

@@ -9,29 +9,34 @@
 
 namespace stateport::engine {
 
-DraftSteps::DraftSteps(const StateStore& store, std::int32_t rows, std::int32_t steps, const Stream& stream)
+DraftSteps::DraftSteps(const StateStore& store, std::int32_t rows, std::int32_t steps, bool trees, const Stream& stream)
     : stream_(stream),
       steps_(steps),
+      trees_(trees),
       targets_(memory_, static_cast<std::size_t>(rows) * 4 * sizeof(std::int32_t)),
       committer_(make_committer(store, rows)) {}
 
 StepCommitter DraftSteps::make_committer(const StateStore& store, std::int32_t rows) {
   std::vector<StepScratch> scratch;
   for (const StateTensorView& view : store.tensors()) {
-    Tensor tensor{.spec = view.spec, .row_elements = 0, .host = {}, .device = {}};
-    const std::int64_t strip_tokens = view.spec.window() + steps_ - 1;
+    Tensor tensor{.spec = view.spec, .host = {}, .device = {}};
     const bool conv = view.spec.kind == StateKind::conv;
-    tensor.row_elements = conv ? strip_tokens * view.spec.dim() : steps_ * view.spec.element_count();
+    const bool strips = conv && !trees_;
+    tensor.step_elements = strips ? view.spec.dim() : view.spec.element_count();
+    tensor.row_elements = (steps_ - 1) * tensor.step_elements + view.spec.element_count();
     tensor.host.resize(static_cast<std::size_t>(rows * tensor.row_elements) * element_bytes(view.spec.type));
     tensor.device = Buffer(memory_, tensor.host.size());
     const auto* base = static_cast<const std::byte*>(tensor.device.data());
-    if (conv) {
-      scratch.push_back(StepScratch::strip(base, view.spec.type, strip_tokens, view.spec.dim(), false));
+    if (strips) {
+      const std::int64_t tokens = view.spec.window() + steps_ - 1;
+      scratch.push_back(StepScratch::strip(base, view.spec.type, tokens, view.spec.dim(), false));
     } else {
       const auto step_bytes = static_cast<std::int64_t>(view.spec.natural_bytes());
       scratch.push_back({.base = base,
                          .request_stride_bytes = steps_ * step_bytes,
                          .step_stride_bytes = step_bytes,
+                         .token_stride = conv ? view.spec.dim() : 0,
+                         .channel_stride = conv ? 1 : 0,
                          .type = view.spec.type});
     }
     tensors_.push_back(std::move(tensor));
@@ -44,8 +49,7 @@ void DraftSteps::put(std::int32_t row, std::int64_t step, const ModelState& stat
     const ModelState::Layer& layer = state.layers[static_cast<std::size_t>(tensor.spec.layer)];
     const bool conv = tensor.spec.kind == StateKind::conv;
     const std::vector<float>& values = conv ? layer.conv : layer.recurrent;
-    const std::int64_t step_elements = conv ? tensor.spec.dim() : tensor.spec.element_count();
-    const auto first = static_cast<std::size_t>(row * tensor.row_elements + step * step_elements);
+    const auto first = static_cast<std::size_t>(row * tensor.row_elements + step * tensor.step_elements);
     save_numbers(tensor.spec.type, values, tensor.host.data() + first * element_bytes(tensor.spec.type));
   }
 }

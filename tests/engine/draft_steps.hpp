@@ -28,8 +28,9 @@ class DraftSteps {
     SlotId kept_slot;
   };
 
-  /// For passes of `rows` rows and at most `steps` tokens a row, into slots of `store`.
-  DraftSteps(const StateStore& store, std::int32_t rows, std::int32_t steps, const Stream& stream);
+  /// For passes of `rows` rows and at most `steps` tokens a row, into slots of `store`. `trees`: the tokens of a row
+  /// are a tree, so that conv windows do not overlap.
+  DraftSteps(const StateStore& store, std::int32_t rows, std::int32_t steps, bool trees, const Stream& stream);
 
   /// The state after token `step` (0 = the first) of a row of this pass.
   void put(std::int32_t row, std::int64_t step, const ModelState& state);
@@ -38,14 +39,17 @@ class DraftSteps {
  private:
   struct Tensor {
     StateTensorSpec spec;
+    std::int64_t step_elements = 0;  ///< from one step to the next
     std::int64_t row_elements = 0;
-    std::vector<std::byte> host;  ///< conv: strips [row, window + steps - 1, dim]; recurrent: [row, steps, shape]
+    /// [row, steps, shape]; conv windows that overlap: strips [row, window + steps - 1, dim]
+    std::vector<std::byte> host;
     Buffer device;
   };
   [[nodiscard]] StepCommitter make_committer(const StateStore& store, std::int32_t rows);
 
   Stream stream_;
   std::int32_t steps_;
+  bool trees_;
   DeviceResource memory_;
   std::vector<Tensor> tensors_;
   Buffer targets_;  ///< [4, rows] int32

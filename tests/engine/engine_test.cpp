@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.hpp"
+#include "features.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
@@ -123,6 +124,27 @@ TEST_CASE("every cache in slots gives them when memory moves between KV and stat
     CHECK(count.hit_tokens * 10 > count.lookup_tokens);
     CHECK(count.memory_moves > 1000);
     CHECK(count.kv_copies > 10);
+  }
+}
+
+TEST_CASE("every cache in slots gives them when drafts are trees, in all combinations") {
+  const auto draw = [](test::Random& random, bool tiers) {
+    return Draw{.trees = true,
+                .overlap = random.chance(50),
+                .tiers = tiers,
+                .tenants = random.chance(20),
+                .arena = random.chance(20),
+                .weights = random.chance(20),
+                .forks = random.chance(30),
+                .integrity = random.chance(30)};
+  };
+  const auto one_in_slots = [](std::string_view cache, bool, std::uint64_t seed) {
+    return cache == std::array{"slots", "tree", "tree-copy"}.at(seed % 3);
+  };
+  for (const auto& [cache, count] : check_combinations(draw, one_in_slots)) {
+    CAPTURE(cache);
+    CHECK(count.kv_moves > 200);
+    MESSAGE(cache << ": " << count.kv_moves << " moves of KV");
   }
 }
 
@@ -289,4 +311,30 @@ TEST_CASE("an engine that does not wait for the checks of its states gives other
     MESSAGE("found at seed " << found->seed << ": " << found->reported);
     CHECK(found->causes() <= 3);
   }
+}
+
+TEST_CASE("caches give them with a mixture of features that each schedule draws") {
+  std::uint64_t seeds = 0;
+  FeatureCounts schedules;
+  CacheCounts counts;
+  test::for_each_seed(300, [&](test::Random&, std::uint64_t seed) {
+    ++seeds;
+    const Mixture mixture = draw_mixture(seed);
+    schedules.add(mixture.draw);
+    const auto failure = check(draw_problem(seed, mixture.draw), mixture.cache, counts);
+    if (failure) FAIL(*failure);
+  });
+  if (seeds < 300) return;
+  MESSAGE(schedules);
+  CHECK(schedules.least_pair() > 10);
+  CHECK(counts.hit_tokens * 20 > counts.lookup_tokens);
+  CHECK(counts.planned_ahead > 1000);
+  CHECK(counts.awaited_tokens > 5);
+  CHECK(counts.forks > 20);
+  CHECK(counts.stale > 50);
+  CHECK(counts.kv_moves > 100);
+  CHECK(counts.memory_moves > 100);
+  CHECK(counts.withdrawn > 20);
+  CHECK(counts.tiers.loaded_states > 100);
+  CHECK(counts.tiers.restarts > 20);
 }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 namespace stateport::engine {
@@ -180,8 +181,9 @@ bool EngineTiers::wait() {
 }
 
 void EngineTiers::wait_for_all() {
-  while (wait()) {
-  }
+  constexpr int rounds_max = 10000;
+  for (int rounds = 0; wait(); ++rounds)
+    if (rounds == rounds_max) throw std::logic_error("EngineTiers: a transfer does not end");
 }
 
 void EngineTiers::drain() {

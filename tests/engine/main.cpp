@@ -3,12 +3,14 @@
 #include <stateport/backends/runtime.hpp>
 
 #include "check.hpp"
+#include "features.hpp"
 
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,37 +22,29 @@ using namespace stateport::engine;
 
 struct Arguments {
   std::string cache = "slots";
+  bool every_cache = false;
   std::uint64_t seed = 1;
   std::uint64_t seeds = 0;
-  std::int32_t drafts = -1;
   bool ids_only = false;
-  bool overlap = false;
-  bool tiers = false;
-  bool tenants = false;
-  bool held = false;
-  bool named = false;
-  bool weights = false;
-  bool bursts = false;
-  bool forks = false;
-  bool arena = false;
-  bool integrity = false;
-  bool damage = false;
+  bool mixed = false;
+  Draw draw;
 };
 
-Draw given(const Arguments& arguments) {
-  Draw draw{.overlap = arguments.overlap,
-            .tiers = arguments.tiers,
-            .tenants = arguments.tenants,
-            .held = arguments.held,
-            .arena = arguments.arena,
-            .named = arguments.named,
-            .weights = arguments.weights,
-            .bursts = arguments.bursts,
-            .forks = arguments.forks,
-            .integrity = arguments.integrity,
-            .damage = arguments.damage};
-  if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
-  return draw;
+/// The cache and the features of this seed's schedule.
+Mixture mixture_of(const Arguments& arguments, std::uint64_t seed) {
+  Mixture mixture = arguments.mixed ? draw_mixture(seed) : Mixture{arguments.cache, arguments.draw};
+  mixture.draw.drafts = arguments.draw.drafts;
+  return mixture;
+}
+
+/// The arguments that serve this schedule again.
+std::string command_of(std::uint64_t seed, const Mixture& mixture) {
+  std::string command = "stateport-tiny-engine --seeds 1 --seed " + std::to_string(seed);
+  command.append(" --cache ").append(mixture.cache);
+  if (mixture.draw.drafts) command += " --draft " + std::to_string(*mixture.draw.drafts);
+  for (const Feature& feature : features)
+    if (mixture.draw.*feature.flag) command.append(" --").append(feature.name);
+  return command;
 }
 
 void print(const Schedule& schedule, const Served& served, bool ids_only) {
@@ -67,10 +61,23 @@ void print(const Schedule& schedule, const Served& served, bool ids_only) {
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
 }
 
-void print(const TierCounts& tiers) {
+/// The counts that are not 0.
+void print(const CacheCounts& counts) {
+  const TierCounts& tiers = counts.tiers;
   const auto line = [](const char* what, std::int64_t count) {
-    std::printf("%s %lld\n", what, static_cast<long long>(count));
+    if (count != 0) std::printf("%s %lld\n", what, static_cast<long long>(count));
   };
+  line("batches planned ahead", counts.planned_ahead);
+  line("tokens waited for", counts.awaited_tokens);
+  line("forks", counts.forks);
+  line("requests that ran when their weights became old", counts.stale);
+  line("moves of the KV of kept drafts", counts.kv_moves);
+  line("moves of memory", counts.memory_moves);
+  line("KV blocks copied for them", counts.kv_copies);
+  line("checks of checkpoints", counts.checks);
+  line("checkpoints that something wrote to", counts.damaged);
+  line("faults", counts.faults);
+  line("checkpoints withdrawn", counts.withdrawn);
   line("states stored", tiers.stored_states);
   line("blocks stored", tiers.stored_blocks);
   line("states loaded", tiers.loaded_states);
@@ -86,34 +93,31 @@ void print(const TierCounts& tiers) {
 }
 
 /// Compares seeds seed … seed + seeds - 1 with the oracle, with every cache or the one named.
-int check_seeds(const Arguments& arguments, bool every_cache) {
+int check_seeds(const Arguments& arguments) {
   CacheCounts counts;
+  FeatureCounts schedules;
   int failures = 0;
   for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
-    const Problem problem = draw_problem(seed, given(arguments));
+    const Mixture mixture = mixture_of(arguments, seed);
+    const bool every_cache = arguments.every_cache && !arguments.mixed;
+    const Problem problem = draw_problem(seed, mixture.draw);
+    schedules.add(mixture.draw);
     for (const std::string_view cache : cache_names()) {
-      if (!every_cache && cache != arguments.cache) continue;
-      if (arguments.tiers && (cache == "none" || (every_cache && cache != cache_of_seed(seed)))) continue;
+      if (!every_cache && cache != mixture.cache) continue;
+      if (mixture.draw.tiers && (cache == "none" || (every_cache && cache != cache_of_seed(seed)))) continue;
       const auto failure = check(problem, cache, counts);
       if (!failure) continue;
       ++failures;
-      std::printf("%s\n", failure->c_str());
+      std::printf("%s\n%s\n", command_of(seed, {cache, mixture.draw}).c_str(), failure->c_str());
+      std::fflush(stdout);
     }
   }
   std::printf("%llu seeds, %d differences, hit rate %.3f, copies %lld, evictions %lld\n",
               static_cast<unsigned long long>(arguments.seeds), failures,
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
-  if (arguments.tiers) print(counts.tiers);
-  if (arguments.forks) std::printf("%lld forks\n", static_cast<long long>(counts.forks));
-  if (arguments.integrity || arguments.damage)
-    std::printf("%lld checks of checkpoints, %lld of them damaged, %lld faults, %lld withdrawn\n",
-                static_cast<long long>(counts.checks), static_cast<long long>(counts.damaged),
-                static_cast<long long>(counts.faults), static_cast<long long>(counts.withdrawn));
-  if (arguments.bursts) std::printf("%lld tokens were waited for\n", static_cast<long long>(counts.awaited_tokens));
-  if (arguments.arena)
-    std::printf("%lld moves of memory, %lld KV blocks copied\n", static_cast<long long>(counts.memory_moves),
-                static_cast<long long>(counts.kv_copies));
+  print(counts);
+  if (arguments.mixed) std::cout << schedules;
   return failures == 0 ? 0 : 1;
 }
 
@@ -125,30 +129,26 @@ int main(int argc, char** argv) {
       "Serves a random schedule of requests with a tiny hybrid model, and prints the tokens that it generates.");
   std::vector<std::string> names;
   for (const std::string_view name : cache_names()) names.emplace_back(name);
-  const auto* cache = app.add_option("--cache", arguments.cache, "how states are kept")->check(CLI::IsMember(names));
+  auto* cache = app.add_option("--cache", arguments.cache, "how states are kept")->check(CLI::IsMember(names));
   app.add_option("--seed", arguments.seed, "of the schedule and the model")->capture_default_str();
-  app.add_option("--draft", arguments.drafts, "draft tokens of a step (default: drawn)")->check(CLI::Range(0, 4));
+  app.add_option("--draft", arguments.draw.drafts, "draft tokens of a step (default: drawn)")->check(CLI::Range(0, 6));
   app.add_flag("--ids-only", arguments.ids_only, "generated ids alone, one request a line");
-  app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
-  app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
-  app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
-  app.add_flag("--held", arguments.held, "pin and prefetch prefixes and close sessions while requests run");
-  app.add_flag("--weights", arguments.weights, "change weights while requests run, of all or (with --tenants) of one");
-  app.add_flag("--named", arguments.named, "name positions of prompts, and leave states before their tails");
-  app.add_flag("--bursts", arguments.bursts, "serve requests that come at once and wait for each other's prefixes");
-  app.add_flag("--forks", arguments.forks, "serve requests that go on from what others have computed");
-  app.add_flag("--arena", arguments.arena, "move memory between KV and states, in caches with slots");
-  app.add_flag("--integrity", arguments.integrity, "check checkpoints");
-  app.add_flag("--damage", arguments.damage, "check checkpoints, and write to some");
+  auto* mixed = app.add_flag("--mixed", arguments.mixed, "draw the cache of each seed, and which of these it has:");
+  mixed->excludes(cache);
+  for (const Feature& feature : features)
+    app.add_flag("--" + std::string(feature.name), arguments.draw.*feature.flag, std::string(feature.help))
+        ->excludes(mixed);
   app.add_option("--seeds", arguments.seeds, "compare this number of schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {
     const stateport::Runtime runtime({.host_threads = 1});
-    if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
-    Schedule schedule = draw_problem(arguments.seed, given(arguments)).schedule;
+    arguments.every_cache = cache->count() == 0;
+    if (arguments.seeds > 0) return check_seeds(arguments);
+    const Mixture mixture = mixture_of(arguments, arguments.seed);
+    Schedule schedule = draw_problem(arguments.seed, mixture.draw).schedule;
     // The progress of an aborted request depends on the cache; the printed answers must not.
     std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
-    print(schedule, serve(schedule, arguments.cache), arguments.ids_only);
+    print(schedule, serve(schedule, mixture.cache), arguments.ids_only);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "stateport-tiny-engine: %s\n", error.what());
     return 2;

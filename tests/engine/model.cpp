@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace stateport::engine {
 namespace {
@@ -93,8 +94,9 @@ Hidden Model::feed(Token token, ModelState& state, KvStore& kv, std::span<const 
   return x;
 }
 
-Token Model::sample(const Hidden& hidden) const {
-  const auto logits = head_(hidden);
+Token Model::sample(const Hidden& hidden, std::size_t rank) const {
+  auto logits = head_(hidden);
+  for (; rank > 0; --rank) *std::ranges::max_element(logits) = std::numeric_limits<float>::lowest();
   return static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
 }
 

@@ -60,8 +60,8 @@ class Model {
   /// Feeds one token. `row` names the KV of every token up to this one. Returns the input of sample().
   [[nodiscard]] Hidden feed(Token token, ModelState& state, KvStore& kv, std::span<const KvIndex> row) const;
   [[nodiscard]] ElementType type() const noexcept { return type_; }
-  /// The most likely next token, the smallest id on a tie.
-  [[nodiscard]] Token sample(const Hidden& hidden) const;
+  /// The next token that is more likely than all but `rank` others. On a tie the smaller id is.
+  [[nodiscard]] Token sample(const Hidden& hidden, std::size_t rank = 0) const;
 
  private:
   static constexpr std::size_t mlp_size = 24;

@@ -151,10 +151,13 @@ std::int64_t RequestEngineCache::drafts(std::int64_t drafts) {
 
 bool RequestEngineCache::plan(std::span<Row> rows) {
   std::vector<PassRow> batch;
-  for (const Row& row : rows)
+  std::vector<std::int32_t> parents;
+  for (const Row& row : rows) {
     batch.push_back({.request = id(*row.sequence),
                      .tokens = static_cast<std::int32_t>(row.scheduled),
                      .drafts = static_cast<std::int32_t>(row.drafts)});
+    parents.insert(parents.end(), row.parents.begin(), row.parents.end());
+  }
   for (const Row& row : rows) running_[static_cast<std::size_t>(row.sequence->slot)] = row.sequence;
   if (tiers_) tiers_->poll();
   if (waits_) {
@@ -162,12 +165,12 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     passes_.pop_back();
   }
   if (arena_) arena_->poll();
-  PassPlan plan = plan_rows(batch);
+  PassPlan plan = plan_rows(batch, parents);
   // Room for a row may be on its way: given back first, and then mapped.
   for (int tries = 0; arena_ && plan.rows_without_room > 0 && tries < 4; ++tries) {
     arena_->settle_all();
     cancel(plan.pass);
-    plan = plan_rows(batch);
+    plan = plan_rows(batch, parents);
   }
   waits_ = true;
   counts_.planned_ahead += !passes_.empty();
@@ -178,8 +181,8 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
   return plan.ready;
 }
 
-PassPlan RequestEngineCache::plan_rows(std::span<const PassRow> batch) {
-  const PassPlan plan = cache_->plan(batch);
+PassPlan RequestEngineCache::plan_rows(std::span<const PassRow> batch, std::span<const std::int32_t> parents) {
+  const PassPlan plan = cache_->plan(batch, parents);
   if (integrity_) integrity_->begin();
   if (tiers_) tiers_->take(plan.transfers);
   if (arena_) arena_->take(plan.memory);
@@ -201,15 +204,20 @@ void RequestEngineCache::take(const PassPlan& plan, std::span<Row> rows) {
 void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row> next) {
   std::vector<std::int32_t> counts;
   std::vector<Token> sampled;
+  std::vector<std::int32_t> steps;
+  const bool has_trees = std::ranges::any_of(rows, [](const Row& row) { return !row.parents.empty(); });
   for (const Row& row : rows) {
+    if (has_trees) steps.push_back(row.step);
     counts.push_back(row.sequence == nullptr ? 0 : static_cast<std::int32_t>(row.sampled));
     for (std::int32_t i = 0; i < counts.back(); ++i)
       sampled.push_back(row.sequence->tokens[static_cast<std::size_t>(row.sampled_at + i)]);
   }
-  const PassCommit commit = cache_->commit(passes_.front(), counts, sampled);
+  const PassCommit commit = cache_->commit(passes_.front(), counts, sampled, steps);
   passes_.erase(passes_.begin());
   for (const Row& row : rows)
     if (row.sequence != nullptr) has_begun_[static_cast<std::size_t>(row.sequence->slot)] = 1;
+  for (const KvMove& move : commit.kv_moves) kv_.copy(move.src, move.dst, 1);
+  counts_.kv_moves += std::ssize(commit.kv_moves);
   if (integrity_) integrity_->begin();
   if (tiers_) tiers_->take(commit.transfers);
   counts_.copies += stores_.after(commit, integrity_ ? &integrity_->sums() : nullptr);
@@ -260,7 +268,8 @@ bool RequestEngineCache::ready(Sequence& sequence) {
   if (sequence.scheduled) return cache_->chunk(request, 1) != PromptChunk{};  // its forks may not have begun
   if (tiers_ && cache_->tiers()->is_loading(request)) return false;
   if (cache_->chunk(request, sequence.prefill) == PromptChunk{}) return false;
-  if (options_.refresh) static_cast<void>(cache_->refresh(request));
+  if (options_.refresh)
+    if (const auto more = cache_->refresh(request); more && tiers_) tiers_->take_all(more->transfers);
   sequence.computed = cache_->computed(request);
   if (options_.tenants && !tiers_) check_own(sequence, sequence.computed);
   sequence.loading = false;

@@ -34,6 +34,7 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] bool fork(Sequence& sequence, const Sequence& other) override;
   [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
+  [[nodiscard]] bool allows_trees() const override { return !in_columns(cache_->options()); }
   bool plan(std::span<Row> rows) override;
   bool before_forward() override;
   [[nodiscard]] bool is_wrong(const Sequence& sequence) const override {
@@ -61,7 +62,7 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] std::span<const RowState> states(const Row& row) const {
     return plan_.rows[static_cast<std::size_t>(row.index)].states;
   }
-  [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch);
+  [[nodiscard]] PassPlan plan_rows(std::span<const PassRow> batch, std::span<const std::int32_t> parents);
   /// The newest pass does not run.
   void cancel(PassId pass);
   /// A request that has begun works in this slot.

@@ -227,8 +227,9 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   Problem problem;
   Schedule& schedule = problem.schedule;
   schedule.seed = seed;
-  const std::int32_t drawn = random.chance(25) ? 0 : random.between32(1, 4);
+  const std::int32_t drawn = draw.trees ? random.between32(2, 6) : random.chance(25) ? 0 : random.between32(1, 4);
   schedule.cache = draw_cache(random, draw.drafts.value_or(drawn), draw.overlap || (draw.tiers && random.chance(40)));
+  schedule.cache.trees = draw.trees;
   schedule.cache.tenants = draw.tenants;
   schedule.cache.held = draw.held;
   schedule.cache.integrity = draw.integrity || draw.damage;
@@ -287,14 +288,14 @@ Schedule other_schedule(const Schedule& schedule) {
 
 std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   const CacheOptions& cache = schedule.cache;
-  out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
-      << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
-      << cache.alignment << ", tail " << cache.tail << ", named saves " << cache.named_saves
-      << (cache.overlap ? ", overlap" : "") << (cache.refresh ? ", refresh" : "") << ", share "
-      << cache.share.least_tokens << " for " << cache.share.longest_commits
-      << (cache.arena.kv_blocks > 0 ? ", arena" : "") << (cache.integrity ? ", integrity" : "")
-      << (cache.damage > 0 ? ", writes to checkpoints" : "") << ", groups " << cache.state_groups << ", budget "
-      << schedule.budget_tokens << ", noise " << schedule.draft_noise;
+  out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts
+      << (cache.trees ? " in trees" : "") << ", block " << cache.block_size << ", kv " << cache.kv_tokens
+      << ", checkpoints " << cache.checkpoints << ", alignment " << cache.alignment << ", tail " << cache.tail
+      << ", named saves " << cache.named_saves << (cache.overlap ? ", overlap" : "")
+      << (cache.refresh ? ", refresh" : "") << ", share " << cache.share.least_tokens << " for "
+      << cache.share.longest_commits << (cache.arena.kv_blocks > 0 ? ", arena" : "")
+      << (cache.integrity ? ", integrity" : "") << (cache.damage > 0 ? ", writes to checkpoints" : "") << ", groups "
+      << cache.state_groups << ", budget " << schedule.budget_tokens << ", noise " << schedule.draft_noise;
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
         << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")

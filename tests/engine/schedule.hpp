@@ -88,6 +88,7 @@ struct Problem {
 /// Parameters that are given instead of drawn.
 struct Draw {
   std::optional<std::int32_t> drafts = {};
+  bool trees = false;  ///< there are drafts, and in caches with slots they are trees
   bool overlap = false;
   /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
   bool tiers = false;

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler.hpp"
 
+#include "random_numbers.hpp"
+
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <ostream>
 #include <stdexcept>
 #include <utility>
@@ -258,7 +261,17 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   if (draft_ != nullptr)
     row.drafts = cache_->drafts(std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1}));
   row.scheduled = 1 + row.drafts;
+  row.parents = draw_parents(row);
   return row;
+}
+
+/// Those of a batch are trees, or none is.
+std::vector<std::int32_t> Scheduler::draw_parents(const Row& row) const {
+  std::vector<std::int32_t> parents;
+  if (!schedule_.cache.trees || !cache_->allows_trees() || mixed(schedule_.seed, step_, -2) % 4 == 0) return parents;
+  test::Random random(mixed(schedule_.seed, step_, row.sequence->id));
+  for (std::int32_t draft = 0; draft < row.drafts; ++draft) parents.push_back(random.between32(0, draft));
+  return parents;
 }
 
 bool Scheduler::try_plan() {
@@ -319,45 +332,73 @@ void Scheduler::settle() {
     }
 }
 
+std::vector<KvIndex> Scheduler::kv_of(const Row& row, std::int64_t step) {
+  const std::vector<KvIndex>& kv = row.sequence->kv;
+  std::vector<KvIndex> path;
+  for (; step >= 0; step = row.parent(step)) path.push_back(kv[static_cast<std::size_t>(row.start + step)]);
+  path.insert(path.end(), std::make_reverse_iterator(kv.begin() + row.start), kv.rend());
+  std::ranges::reverse(path);
+  return path;
+}
+
 /// The draft model continues from the target's own state and KV. The target overwrites the draft's KV when it checks
-/// the drafts.
+/// the drafts. Those that follow one step are its most likely tokens, the most likely one last.
 void Scheduler::propose(const Row& row, std::vector<Token>& fed) {
-  ModelState state = Model::empty_state();
-  cache_->read_state(row, state);
-  const std::span<const KvIndex> kv(row.sequence->kv);
-  for (std::int64_t i = 0; i < row.drafts; ++i) {
-    const Hidden hidden =
-        draft_->feed(fed.back(), state, cache_->kv(), kv.first(static_cast<std::size_t>(row.start + i + 1)));
-    fed.push_back(draft_->sample(hidden));
+  const auto steps = static_cast<std::size_t>(row.scheduled);
+  std::vector<ModelState> states(steps);
+  std::vector<Hidden> hidden(steps);
+  std::vector<std::size_t> followers(steps);
+  for (std::int64_t draft = 1; draft < row.scheduled; ++draft) ++followers[static_cast<std::size_t>(row.parent(draft))];
+  states[0] = Model::empty_state();
+  cache_->read_state(row, states[0]);
+  for (std::size_t draft = 0; draft < steps; ++draft) {
+    if (draft > 0) {
+      const auto parent = static_cast<std::size_t>(row.parent(static_cast<std::int64_t>(draft)));
+      fed.push_back(draft_->sample(hidden[parent], --followers[parent]));
+      states[draft] = states[parent];
+    }
+    if (followers[draft] > 0)
+      hidden[draft] =
+          draft_->feed(fed[draft], states[draft], cache_->kv(), kv_of(row, static_cast<std::int64_t>(draft)));
   }
 }
 
 void Scheduler::forward(Row& row) {
   Sequence& sequence = *row.sequence;
-  const std::int64_t given = row.scheduled - row.drafts;
   const auto first = sequence.tokens.begin() + row.start;
-  std::vector<Token> fed(first, first + given);
+  std::vector<Token> fed(first, first + row.scheduled - row.drafts);
   if (row.drafts > 0) propose(row, fed);
 
-  ModelState state = Model::empty_state();
-  if (row.start > 0) cache_->read_state(row, state);
-  const std::span<const KvIndex> kv(sequence.kv);
-  const bool samples = row.start + given == sequence.known();
-  bool accepts = samples;
+  std::vector<ModelState> states;
+  std::vector<Hidden> hidden;
+  for (std::int64_t step = 0; step < row.scheduled; ++step) {
+    ModelState state = step > 0 ? states[static_cast<std::size_t>(row.parent(step))] : Model::empty_state();
+    if (step == 0 && row.start > 0) cache_->read_state(row, state);
+    hidden.push_back(target(sequence).feed(fed[static_cast<std::size_t>(step)], state, cache_->kv(), kv_of(row, step)));
+    cache_->wrote_state(row, step + 1, state);
+    states.push_back(std::move(state));
+  }
+  sample(row, fed, hidden);
+  note("request ", sequence.id, " computes ", row.start, " + ", row.scheduled, " tokens, ", row.drafts,
+       row.parents.empty() ? " drafts" : " drafts in a tree", ", keeps ", row.sampled, " up to step ", row.step);
+}
+
+void Scheduler::sample(Row& row, const std::vector<Token>& fed, const std::vector<Hidden>& hidden) {
+  Sequence& sequence = *row.sequence;
   row.sampled_at = sequence.known();
   row.sampled = 0;
-  for (std::int64_t i = 0; i < row.scheduled; ++i) {
-    const auto position = static_cast<std::size_t>(row.start + i + 1);
-    const Hidden hidden =
-        target(sequence).feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
-    cache_->wrote_state(row, i + 1, state);
-    if (!accepts || i + 1 < given || sequence.known() == sequence.end_tokens) continue;
-    sequence.tokens.push_back(target(sequence).sample(hidden));
+  std::int64_t next = row.scheduled - row.drafts - 1;
+  if (row.start + next + 1 < row.sampled_at) return;
+  const auto is_kept = [&](std::int64_t draft) {
+    return row.parent(draft) == row.step && fed[static_cast<std::size_t>(draft)] == sequence.tokens.back();
+  };
+  while (next < row.scheduled && sequence.known() < sequence.end_tokens) {
+    row.step = static_cast<std::int32_t>(next);
+    sequence.tokens.push_back(target(sequence).sample(hidden[static_cast<std::size_t>(next)]));
     ++row.sampled;
-    accepts = i + 1 < row.scheduled && fed[static_cast<std::size_t>(i + 1)] == sequence.tokens.back();
+    for (++next; next < row.scheduled && !is_kept(next); ++next) {
+    }
   }
-  note("request ", sequence.id, " computes ", row.start, " + ", row.scheduled, " tokens, ", row.drafts,
-       " drafts, keeps ", row.sampled);
 }
 
 void Scheduler::stop(Sequence& sequence, RequestEnd how) {

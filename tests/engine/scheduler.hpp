@@ -55,12 +55,18 @@ class Scheduler {
   /// Plans a pass and runs it. False: it would have read wrong states, and does not run.
   [[nodiscard]] bool try_step();
   [[nodiscard]] Row next_row(Sequence& sequence, std::int64_t budget) const;
+  /// The parents of the row's drafts, if they are a tree.
+  [[nodiscard]] std::vector<std::int32_t> draw_parents(const Row& row) const;
   /// The tokens that the row's batch before adds at least; 0 if none is under way.
   [[nodiscard]] std::int64_t adds_at_least(const Sequence& sequence) const;
   [[nodiscard]] Row* under_way(const Sequence& sequence);
   [[nodiscard]] bool forward_all();
   void forward(Row& row);
+  /// Where the KV of the step lies, behind the KV of all tokens before it.
+  [[nodiscard]] static std::vector<KvIndex> kv_of(const Row& row, std::int64_t step);
   void propose(const Row& row, std::vector<Token>& fed);
+  /// Samples behind the last given token, and behind each draft that was sampled.
+  void sample(Row& row, const std::vector<Token>& fed, const std::vector<Hidden>& hidden);
   void settle();
   void remove(Sequence& sequence, bool again);
   void stop(Sequence& sequence, RequestEnd how);

@@ -32,7 +32,8 @@ StateStores::StateStores(const CacheOptions& options, const RequestCacheOptions&
     scratch_.emplace(spec(options, cache, 0), scratch_slots(cache), stream_, poison);
     committer_.emplace(scratch_->store, store, store);
   }
-  if (!in_columns(cache) && options.drafts > 0) steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
+  if (!in_columns(cache) && options.drafts > 0)
+    steps_.emplace(store, options.max_running, 1 + options.drafts, options.trees, stream_);
 }
 
 std::vector<const StateStore*> StateStores::stores() const {
