@@ -48,6 +48,8 @@ void Figures::add(const Figures& other) {
   resets += other.resets;
   epochs += other.epochs;
   forks += other.forks;
+  kv_moves += other.kv_moves;
+  memory_moves += other.memory_moves;
   restarts += other.restarts;
   found_images += other.found_images;
   checks += other.checks;
@@ -81,6 +83,7 @@ void Engine::open() {
   mover_ = make_mover_(*world_);
   cache_ = make_request_cache(setup_.options);
   if (setup_.options.integrity) checked_.emplace(*cache_, *world_);
+  if (cache_->arena() != nullptr) arena_.emplace(*cache_, *world_);
   now_s_ = 0;
   sequence_ = 0;
   stored_.clear();
@@ -93,6 +96,7 @@ void Engine::open() {
 
 void Engine::close() {
   figures_ = figures();
+  arena_.reset();
   checked_.reset();
   cache_.reset();
   mover_.reset();
@@ -105,6 +109,7 @@ Figures Engine::figures() const {
   const CacheStats& stats = cache_->stats();
   all.prompt_tokens += stats.prompt_tokens;
   all.hit_tokens += stats.hit_tokens;
+  if (CacheArena* const arena = cache_->arena()) all.memory_moves += arena->usage().moves;
   if (CacheIntegrity* const integrity = cache_->integrity()) {
     all.checks += integrity->usage().reads;
     all.withdrawn += integrity->usage().withdrawn_states;
@@ -129,6 +134,7 @@ void Engine::step() {
   if (!setup_.options.overlap && pass_) commit();
   if (random_.chance(1)) refused();
   if (checked_) check_more();
+  if (arena_) arena_->step(random_);
   const std::int64_t rare = random_.between(0, 9999);
   if (rare < 20) mover_->strike();
   if (rare >= 20 && rare < 25) take(cache_->tiers()->drain());
@@ -412,9 +418,15 @@ std::vector<PassRow> Engine::next_rows() {
 void Engine::plan() {
   if (planned_ || (pass_ && !setup_.options.overlap)) return;
   const std::vector<PassRow> rows = next_rows();
-  const PassPlan plan = cache_->plan(rows);
+  std::vector<std::int32_t> parents;
+  if (!in_columns(setup_.options) && random_.chance(50))
+    for (const PassRow& row : rows)
+      for (std::int32_t draft = 0; draft < row.drafts; ++draft) parents.push_back(random_.between32(0, draft));
+  const PassPlan plan = cache_->plan(rows, parents);
   take(plan.transfers);
+  if (arena_) arena_->take(plan.memory);
   planned_.emplace();
+  planned_->has_parents = !parents.empty();
   planned_->pass = plan.pass;
   planned_->ready = plan.ready;
   if (plan.ready) plan_ = plan;
@@ -422,6 +434,12 @@ void Engine::plan() {
   for (std::size_t i = 0; i < rows.size(); ++i)
     planned_->rows.push_back(
         {.request = rows[i].request, .drafts = rows[i].drafts, .tokens = rows[i].tokens, .room = plan.rows[i].room});
+  auto parent = parents.begin();
+  for (RunRow& row : planned_->rows) {
+    if (parents.empty()) break;
+    row.parents.assign(parent, parent + row.drafts);
+    parent += row.drafts;
+  }
   figures_.passes_ahead += pass_.has_value();
 }
 
@@ -459,6 +477,7 @@ void Engine::run_row(std::size_t index, RunRow& row) {
   must(given <= std::ssize(live.tokens), "a pass runs over tokens that are not known");
   must(row.drafts == 0 || given == std::ssize(live.tokens), "drafts behind a token that is not the last");
   row.sampled_at = live.tokens.size();
+  if (!row.parents.empty()) return run_tree(index, row);
   const auto append = [&](Token token) {
     live.marks.push_back(next_mark(live.marks.back(), live.request.names.seen(std::ssize(live.tokens), token)));
     live.tokens.push_back(token);
@@ -474,21 +493,52 @@ void Engine::run_row(std::size_t index, RunRow& row) {
   row.sampled = accepted + 1;
 }
 
+/// Of the children of a step one may be accepted, and then of its own.
+void Engine::run_tree(std::size_t index, RunRow& row) {
+  Live& live = running_.at(row.request);
+  const RowPlan& plan = plan_.rows[index];
+  std::vector<MarkWorld::Step> steps = {{.tokens = plan.start + 1, .mark = live.marks.back()}};
+  row.step = 0;
+  const auto append = [&](const MarkWorld::Step& step, Token token) {
+    live.tokens.push_back(token);
+    live.marks.push_back(step.mark);
+    ++row.sampled;
+  };
+  const auto after = [&](const MarkWorld::Step& step, Token token) {
+    return MarkWorld::Step{step.tokens + 1, next_mark(step.mark, live.request.names.seen(step.tokens, token))};
+  };
+  for (std::size_t draft = 0; draft < row.parents.size(); ++draft) {
+    const auto token = random_.between32(0, 9);
+    steps.push_back(after(steps[static_cast<std::size_t>(row.parents[draft])], token));
+    if (row.parents[draft] != row.step || random_.chance(30)) continue;
+    row.step = static_cast<std::int32_t>(draft) + 1;
+    append(steps.back(), token);
+  }
+  world_->run_tree(index, plan, live.marks, steps);
+  const auto token = random_.between32(0, 9);
+  append(after(steps[static_cast<std::size_t>(row.step)], token), token);
+}
+
 void Engine::commit() {
   std::vector<std::int32_t> counts;
+  std::vector<std::int32_t> steps;
   Tokens sampled;
   for (const RunRow& row : pass_->rows) {
     counts.push_back(row.live ? row.sampled : 0);
+    if (pass_->has_parents) steps.push_back(row.step);
     if (counts.back() == 0) continue;
     Live& live = running_.at(row.request);
     const auto first = live.tokens.begin() + static_cast<std::ptrdiff_t>(row.sampled_at);
     sampled.insert(sampled.end(), first, first + row.sampled);
     live.read_back = row.sampled_at + static_cast<std::size_t>(row.sampled);
   }
-  const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
+  const PassCommit commit = cache_->commit(pass_->pass, counts, sampled, steps);
+  if (setup_.planted != Planted::move) world_->move_kv(commit.kv_moves);
+  figures_.kv_moves += std::ssize(commit.kv_moves);
   if (checked_) checked_->begin();
   mover_->take(commit.transfers);
   world_->after(commit);
+  if (arena_) arena_->take(commit.memory);
   if (checked_) checked_->end();
   if (!second_) check_states(*pass_);
   pass_.reset();

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "arena_moves.hpp"
 #include "checked_states.hpp"
 #include "mark_world.hpp"
 #include "movers.hpp"
@@ -39,6 +40,8 @@ struct Figures {
   std::int64_t resets = 0;
   std::int64_t epochs = 0;  ///< that began while requests ran
   std::int64_t forks = 0;
+  std::int64_t kv_moves = 0;      ///< of drafts that a tree had elsewhere
+  std::int64_t memory_moves = 0;  ///< of arenas
   std::int64_t restarts = 0;
   std::int64_t found_images = 0;  ///< in files, by engines that started
   std::int64_t checks = 0;        ///< of checkpoints that were read
@@ -53,6 +56,7 @@ enum class Planted : std::uint8_t {
   events,  ///< the engine keeps the events of the caches for ever: memory grows
   state,   ///< a copy of a state does not happen now and then
   slot,    ///< a request is never ended
+  move,    ///< the KV of drafts that a tree had elsewhere does not move
   write,   ///< a checkpoint is written to now and then, where checkpoints are checked
   pages    ///< each request maps some and never unmaps them: memory grows outside the heap
 };
@@ -106,10 +110,13 @@ class Engine {
     bool live = true;
     std::size_t sampled_at = 0;
     std::int32_t sampled = 0;
+    std::vector<std::int32_t> parents;  ///< of its drafts, if they are a tree
+    std::int32_t step = 0;              ///< the last one that is kept
   };
   struct Batch {
     PassId pass = 0;
     bool ready = false;
+    bool has_parents = false;
     std::vector<RunRow> rows;
   };
   struct StoredHash {
@@ -141,6 +148,7 @@ class Engine {
   void run();
   void run_rows();
   void run_row(std::size_t index, RunRow& row);
+  void run_tree(std::size_t index, RunRow& row);
   void commit();
   void check_states(const Batch& batch) const;
   void settle(bool all);
@@ -160,6 +168,7 @@ class Engine {
   std::unique_ptr<Mover> mover_;  ///< uses the world
   std::unique_ptr<RequestCache> cache_;
   std::optional<CheckedStates> checked_;
+  std::optional<ArenaMoves> arena_;
   std::map<RequestId, Live> running_;
   std::optional<Batch> pass_;     ///< that ran and is not read back
   std::optional<Batch> planned_;  ///< the next one

@@ -103,4 +103,12 @@ EngineSetup engine_setup(Combination index, int number, bool is_real) {
   return setup;
 }
 
+void give_arena(RequestCacheOptions& options) {
+  SlotLayout& layout = std::get<SlotLayout>(options.layout);
+  const std::int64_t bytes = options.memory.of(options.kv_tokens, layout.checkpoints + options.max_requests) * 2 / 3;
+  layout.arena = {.bytes = bytes,
+                  .kv = {.count = 4, .bytes = options.memory.of(4 * options.block_size_tokens, 0)},
+                  .states = {.count = 1, .bytes = options.memory.of(0, 1)}};
+}
+
 }  // namespace stateport::soak

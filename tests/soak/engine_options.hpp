@@ -15,4 +15,7 @@ using test::index_of;
 /// engine 1 restarts over its files; where tiers are real, both do.
 [[nodiscard]] EngineSetup engine_setup(Combination index, int number, bool is_real);
 
+/// KV and states share one memory. In slots, without a budget.
+void give_arena(RequestCacheOptions& options);
+
 }  // namespace stateport::soak

@@ -42,6 +42,11 @@ World::World(const FleetOptions& options, Combination index, bool is_real)
     // One of the two engines checks its checkpoints.
     setup.options.integrity =
         (options.seed + static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(number)) % 2 == 0;
+    // Of the two layouts in slots one has an arena over simulated tiers, and the other one over real ones.
+    const auto* const slots = std::get_if<SlotLayout>(&setup.options.layout);
+    if (slots != nullptr && slots->budget_bytes == 0 &&
+        (options.seed + static_cast<std::uint64_t>(index) + (is_real ? 1 : 0)) % 2 == 0)
+      give_arena(setup.options);
     setup.name = fmt::format("{} {}", name(), number);
     const RequestCacheOptions cache = setup.options;
     Engine::MakeMover make_mover;

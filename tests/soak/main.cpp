@@ -59,9 +59,9 @@ const std::map<std::string, Combination> index_names = {{"slots", Combination::h
                                                         {"tree", Combination::tree_slots},
                                                         {"columns", Combination::hash_columns},
                                                         {"tree_columns", Combination::tree_columns}};
-const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing}, {"events", Planted::events},
-                                                      {"state", Planted::state},     {"slot", Planted::slot},
-                                                      {"write", Planted::write},     {"pages", Planted::pages}};
+const std::map<std::string, Planted> planted_names = {
+    {"nothing", Planted::nothing}, {"events", Planted::events}, {"state", Planted::state}, {"slot", Planted::slot},
+    {"move", Planted::move},       {"write", Planted::write},   {"pages", Planted::pages}};
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -197,9 +197,11 @@ bool Run::summary() {
       served_, hours(), fleet_.real_requests());
   fmt::print(
       "{} loads, {} loads that failed, {} passes ahead, {} cancelled, {} preempted, {} aborted, {} refused calls, "
-      "{} resets, {} epochs, {} forks, {} restarts that found {} images\n",
+      "{} resets, {} epochs, {} forks, {} moves of KV of drafts, {} moves of memory, {} restarts that found {} "
+      "images\n",
       all.loads, all.failed_loads, all.passes_ahead, all.cancelled_passes, all.preempted, all.aborted,
-      all.refused_calls, all.resets, all.epochs, all.forks, all.restarts, all.found_images);
+      all.refused_calls, all.resets, all.epochs, all.forks, all.kv_moves, all.memory_moves, all.restarts,
+      all.found_images);
   fmt::print("{} checks of checkpoints, {} checkpoints withdrawn\n", all.checks, all.withdrawn);
   fmt::print(
       "{} transfers that failed, {} images damaged, {} vanished, a store away {} times; invariants checked {} "
@@ -255,7 +257,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--json", arguments.json, "file for a line of JSON with each report");
   app.add_option("--folder", arguments.folder, "for files of tiers; default: that for temporary files")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--plant", arguments.plant, "a mistake that must be noticed: events, state, slot, write or pages")
+  app.add_option("--plant", arguments.plant,
+                 "a mistake that must be noticed: events, state, slot, move, write or pages")
       ->check(CLI::IsMember(planted_names));
 }
 

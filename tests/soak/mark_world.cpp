@@ -53,7 +53,7 @@ void MarkWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
 
 void MarkWorld::before(const PassPlan& plan) {
   must(plan.ready, "a pass runs that is not planned");
-  for (const SlotCopy& copy : plan.fork_copies) std::ranges::copy(block(copy.src_slot), block(copy.dst_slot).begin());
+  for (const SlotCopy& copy : plan.fork_copies) copy_block(copy);
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     for (const SlotId slot : plan.groups[g].clear) slots_[g].at(slot.index()) = StateMark::whole(0, 0);
     copy(plan.groups[g].copies, checkpoints(g), slots_[g]);
@@ -71,23 +71,52 @@ bool MarkWorld::holds(const RowState& state, std::size_t group, std::int64_t tok
          conv.marks[static_cast<std::size_t>(at)] == mark;
 }
 
-void MarkWorld::run(std::size_t index, const RowPlan& row, std::span<const Mark> marks) {
+void MarkWorld::read(const RowPlan& row, std::span<const Mark> marks) const {
   must(row.room, "a row runs that has no room");
+  for (std::int64_t at = 0; at < row.start; ++at)
+    must(kv_.at(static_cast<std::size_t>(row.kv.at(at))) == marks[static_cast<std::size_t>(at) + 1],
+         "a pass reads KV of other tokens");
+  for (std::size_t g = 0; g < slots_.size(); ++g)
+    must(holds(row.states[g], g, row.start, marks[static_cast<std::size_t>(row.start)]),
+         "a pass reads the state of other tokens");
+}
+
+void MarkWorld::run_tree(std::size_t index, const RowPlan& row, std::span<const Mark> marks,
+                         std::span<const Step> steps) {
+  read(row, marks);
+  for (std::size_t step = 0; step < steps.size(); ++step) {
+    kv_.at(static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(step)))) = steps[step].mark;
+    steps_.at(index).push_back(StateMark::whole(steps[step].tokens, steps[step].mark));
+  }
+}
+
+void MarkWorld::move_kv(std::span<const KvMove> moves) {
+  for (const KvMove& move : moves)
+    kv_.at(static_cast<std::size_t>(move.dst)) = kv_.at(static_cast<std::size_t>(move.src));
+}
+
+void MarkWorld::wipe(MemoryPart part, std::int32_t first, std::int32_t count) {
+  if (part == MemoryPart::kv) {
+    const std::int32_t blocks = std::min(count, kv_blocks(options_) - first);
+    for (std::int32_t i = 0; i < blocks; ++i) std::ranges::fill(block(first + i), Mark{0});
+    return;
+  }
+  Slots& slots = checkpoints(0);
+  const std::int32_t end = std::min(first + count, static_cast<std::int32_t>(slots.size()));
+  std::fill(slots.begin() + first, slots.begin() + end, StateMark{});
+}
+
+void MarkWorld::run(std::size_t index, const RowPlan& row, std::span<const Mark> marks) {
   const auto start = static_cast<std::size_t>(row.start);
   const auto end = start + static_cast<std::size_t>(row.tokens);
   must(end < marks.size(), "a pass runs over tokens that are not known");
-  for (std::size_t at = 0; at < start; ++at)
-    must(kv_.at(static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))) == marks[at + 1],
-         "a pass reads KV of other tokens");
+  read(row, marks);
   for (std::size_t at = start; at < end; ++at)
     kv_.at(static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))) = marks[at + 1];
   if (!in_columns(options_) && row.drafts > 0)
     for (std::size_t at = start; at < end; ++at)
       steps_.at(index).push_back(StateMark::whole(static_cast<std::int64_t>(at) + 1, marks[at + 1]));
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
-    must(holds(row.states[g], g, row.start, marks[start]), "a pass reads the state of other tokens");
-    write(g, row.states[g], row, marks);
-  }
+  for (std::size_t g = 0; g < slots_.size(); ++g) write(g, row.states[g], row, marks);
 }
 
 void MarkWorld::write(std::size_t group, const RowState& state, const RowPlan& row, std::span<const Mark> marks) {

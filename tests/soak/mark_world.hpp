@@ -5,6 +5,7 @@
 
 #include "combination.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -56,7 +57,16 @@ class MarkWorld {
   void before(const PassPlan& plan);
   /// Runs one row over marks [start + 1, start + tokens] of `marks`, the marks after 0, 1, 2 … tokens of its request.
   void run(std::size_t index, const RowPlan& row, std::span<const Mark> marks);
-  /// Carries out the commit's work after the pass.
+  /// The state after a step of a row whose drafts are a tree.
+  struct Step {
+    std::int64_t tokens = 0;
+    Mark mark = 0;
+  };
+  /// The same for a row whose tokens are a tree, in slots. `marks`: at least those of the tokens before the row.
+  void run_tree(std::size_t index, const RowPlan& row, std::span<const Mark> marks, std::span<const Step> steps);
+  /// Moves the KV of single tokens, in this order: the first work of a commit.
+  void move_kv(std::span<const KvMove> moves);
+  /// Carries out the commit's work after the pass, but for moves of KV.
   void after(const PassCommit& commit);
   /// Carries out the copies that the end of a request asks for.
   void after_end(CopyPlan copies);
@@ -73,6 +83,10 @@ class MarkWorld {
     return std::span(kv_).subspan(static_cast<std::size_t>(number) * size, size);
   }
 
+  void copy_block(const SlotCopy& copy) { std::ranges::copy(block(copy.src_slot), block(copy.dst_slot).begin()); }
+  /// The memory of these KV blocks, or of these slots for checkpoints in a layout of slots, is gone.
+  void wipe(MemoryPart part, std::int32_t first, std::int32_t count);
+
   /// For a proof that a wrong state is noticed: one of this number of copies of a checkpoint does not happen. 0: all
   /// happen.
   std::int64_t lose_every_copies = 0;
@@ -80,6 +94,8 @@ class MarkWorld {
  private:
   using Slots = std::vector<StateMark>;
   void copy(CopyPlan plan, const Slots& from, Slots& to);
+  /// Checks what the row reads.
+  void read(const RowPlan& row, std::span<const Mark> marks) const;
   [[nodiscard]] Slots& checkpoints(std::size_t group) {
     return has_separate_checkpoints(options_) ? checkpoints_ : slots_[group];
   }
