@@ -288,8 +288,9 @@ void cancel(World& world) {
   world.judge(stateport_request_cache_cancel(cache, static_cast<std::uint64_t>(world.wide_number())));
 }
 
-stateport_pass_commit* room_for_commit(World& world, std::size_t groups) {
+stateport_pass_commit* room_for_commit(World& world, std::size_t groups, const std::int32_t* steps = nullptr) {
   stateport_pass_commit commit = {};
+  commit.steps = steps;
   commit.group_count = world.input.chance(200) ? groups : 0;
   commit.groups = commit.group_count == 0 ? nullptr : world.results<stateport_group_commit>(commit.group_count, false);
   commit.next = world.maybe(room_for_plan(world, groups));
@@ -300,6 +301,7 @@ void read_commit(World& world, const stateport_pass_commit* commit) {
   if (commit->size != sizeof *commit) return;
   read_transfers(world, commit->transfers, commit->transfer_count);
   read_memory(world, *commit);
+  world.read(commit->kv_moves, commit->kv_move_count);
   if (commit->has_next != 0) read_plan(world, commit->next);
   if (commit->groups == nullptr || commit->group_count == 0 || commit->groups->size != sizeof *commit->groups) return;
   for (std::size_t g = 0; g < commit->group_count; ++g) {
@@ -347,6 +349,48 @@ void run_pass(World& world) {
     const std::int32_t count = world.flag() + (drafts > 0 ? world.flag() : 0);
     const std::int32_t sampled[] = {world.number(), world.number()};
     auto* const committed = room_for_commit(world, groups);
+    status = stateport_request_cache_commit(cache, out->pass, &count, 1, sampled, static_cast<std::size_t>(count),
+                                            committed);
+    if (status == STATEPORT_OK) {
+      read_commit(world, committed);
+      if (committed->size == sizeof *committed) carry_out(world, cache, committed->moves, committed->move_count);
+    }
+  }
+  world.judge(status);
+}
+
+/// A pass of one request over a tree of drafts.
+void run_tree(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t groups = groups_of(world, cache);
+  const std::int64_t request = world.wide_number();
+  const auto drafts = static_cast<std::int32_t>(1 + world.input.below(4));
+  const std::int32_t tokens = 1 + drafts;
+  auto* const parents = world.room<std::int32_t>(static_cast<std::size_t>(drafts));
+  for (std::int32_t i = 0; i < drafts; ++i)
+    parents[i] = world.input.chance(4)
+                     ? world.number()
+                     : static_cast<std::int32_t>(world.input.below(1 + static_cast<std::uint32_t>(i)));
+  stateport_pass_batch batch = {};
+  batch.size = sizeof batch;
+  batch.request = &request;
+  batch.tokens = &tokens;
+  batch.drafts = &drafts;
+  batch.rows = 1;
+  batch.parents = parents;
+  batch.parent_count = static_cast<std::size_t>(drafts);
+  if (world.input.chance(8)) batch.parents = world.array<std::int32_t>(batch.parent_count, &World::number);
+  stateport_pass_plan* const out = room_for_plan(world, groups);
+  stateport_status status = stateport_request_cache_plan(cache, &batch, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) {
+    read_plan(world, out);
+    auto* const steps = world.room<std::int32_t>(1);
+    *steps = static_cast<std::int32_t>(world.input.below(1 + static_cast<std::uint32_t>(drafts)));
+    std::int32_t count = 1;
+    for (std::int32_t step = *steps; step > 0 && batch.parents != nullptr; step = batch.parents[step - 1]) ++count;
+    if (world.input.chance(8)) *steps = world.number();
+    const auto* const sampled = world.room(static_cast<std::size_t>(count), &World::number);
+    auto* const committed = room_for_commit(world, groups, world.maybe(steps));
     status = stateport_request_cache_commit(cache, out->pass, &count, 1, sampled, static_cast<std::size_t>(count),
                                             committed);
     if (status == STATEPORT_OK) {
@@ -641,8 +685,8 @@ constexpr Call calls[] = {
     cache_create, cache_destroy, describe,      start,    start,    start,        chunk,       plan,    plan,
     cancel,       commit,        commit,        run_pass, run_pass, run_pass,     end,         end,     end,
     request,      places,        insert,        insert,   reset,    prometheus,   take_events, check,   settle,
-    settle,       move_memory,   loading,       drain,    attach,   set_speeds,   forget,      refresh, refresh,
-    hold,         hold,          close_session, fork,     fork,     check_states, check_states};
+    settle,       move_memory,   loading,       drain,    attach,   set_speeds,   forget,      refresh, run_tree,
+    hold,         run_tree,      close_session, fork,     fork,     check_states, check_states};
 
 }  // namespace
 
