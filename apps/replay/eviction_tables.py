@@ -5,9 +5,10 @@
     eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,cells,small,hints,...]
 
 FOLDER holds conversation.jsonl and agent_sessions.jsonl; without it only the generated workloads are replayed. One
-replay runs at a time, and no state is made: all of it takes some minutes of one core, and `ends` half an hour.
+replay runs at a time, and no state is made: all of it takes some minutes of one core, and `ends` and `tenants` half an hour each.
 Standard library only."""
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
@@ -25,6 +26,9 @@ ENDS = [("`passes`", []), ("tail", ["--tail"]), ("tail and names", ["--tail", "-
 SMALL_GIB = [8, 16, 24, 32]
 ARENA_GIB = [32, 64, 128]
 WALLS = [0.1, 0.2, 0.3, 0.4, 0.47, 0.6, 0.8]  # shares of states; 0.47 is SGLang's default
+PREFILL_RATE = 20_000  # tokens of a second
+FLOOD_TIMES = "10"
+FLOOR_SHARE = 0.3
 ORDERS = [("least recently used", "lru"), ("gdsf", "gdsf"), ("hix", "hix")]
 KV_FOR_EVERYTHING = 2_000_000  # blocks: more than a trace has
 
@@ -215,8 +219,49 @@ def arena_table(replay):
     return table(heads(columns, " GiB"), rows)
 
 
+def moves_table(replay):
+    """What an arena moves while the prompts are computed."""
+    workloads = [("chat", "conversation"), ("agents", "agent_sessions")] if replay.traces else [("g. chat", "chat")]
+    rows = []
+    for (name, workload), gib, (cache, order) in itertools.product(workloads, ARENA_GIB[1:], [
+            ("slots", "lru"), ("slots", "hix"), ("tree", "node-lru"), ("tree", "hix")]):
+        found = replay.run(workload, "budget", "--cache", cache, "--policy", order, "--memory", f"{gib}GiB", "--arena", "2048",
+                           "--materialize", "0")
+        passes_s = (found["input_tokens"] - found["hit_tokens"]) / PREFILL_RATE
+        mapped, copied = (found[f"memory_{kind}_bytes"] / 2**20 for kind in ("mapped", "copied"))
+        rows.append([f"{name}, {gib} GiB", f"{cache}, {order.removeprefix('node-')}", f"{passes_s:.0f}", f"{mapped / 1024:.0f}",
+                     f"{copied / 1024:.0f}", f"{mapped / passes_s:.0f}", f"{copied / passes_s:.1f}"])
+    return table(["workload", "order", "passes, s", "mapped, GiB", "copied, GiB", "mapped, MiB/s", "copied, MiB/s"], rows)
+
+
+def tenants_table(replay):
+    """A quiet tenant beside one that serves ten times as much: each alone, together, and with a floor of 30 %."""
+    memories = [("chat", "conversation", [64, 256]), ("agents", "agent_sessions", [64, 256])] if replay.traces else []
+    memories += [("g. chat", "chat", [16, 64]), ("g. agent", "agent", [16, 64])]
+    flood = ["--flood", FLOOD_TIMES]
+    rows = []
+    for (name, workload, sizes), (cache, order) in itertools.product(memories, [
+            ("slots", "lru"), ("slots", "gdsf"), ("slots", "hix"), ("tree", "node-lru"), ("tree", "gdsf"), ("tree", "hix")]):
+        for gib in sizes:
+            floor = str(round(FLOOR_SHARE * gib * 2**30))
+            pools = ["--cache", cache, "--policy", order]
+            both = ["budget", *pools, "--materialize", "0", "--memory", f"{gib}GiB", *flood]
+            free, kept = ({tenant["name"]: tenant for tenant in replay.run(workload, *both, *shares)["tenants"]}
+                          for shares in ([], ["--quiet-floor", floor]))
+            flood_alone = replay.run(workload, "fleet", *pools, "--nodes", "1", "--memory", f"{gib}GiB", "--route", "session",
+                                     "--prefill-rate", "1e9", "--load", FLOOD_TIMES)["routes"]["session"]
+            rates = [free["quiet"]["token_hit_rate"], kept["quiet"]["token_hit_rate"]]
+            shown = [*(f"{100 * rate:.2f}" for rate in rates),
+                     replay.per_cent(workload, "budget", *pools, "--memory", floor),
+                     *(f"{100 * run['flood']['token_hit_rate']:.2f}" for run in (free, kept)),
+                     f"{100 * flood_alone['token_hit_rate']['value']:.2f}"]
+            rows.append([f"{name}, {gib} GiB", f"{cache}, {order.removeprefix('node-')}", *shown])
+            print("|", " | ".join(rows[-1]), "|", file=sys.stderr, flush=True)
+    return table(["workload", "order", "quiet: no floor", "floor", "alone", "flood: no floor", "floor", "alone"], rows)
+
+
 TABLES = {"budget": budget_table, "cells": cell_table, "small": small_state_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
-          "tree": tree_table, "ends": ends_table, "arena": arena_table}
+          "tree": tree_table, "ends": ends_table, "arena": arena_table, "moves": moves_table, "tenants": tenants_table}
 
 
 def main():

@@ -3,6 +3,8 @@
 
 #include <stateport/core/tier/tier_options.hpp>
 
+#include "caches/tenant_options.hpp"
+
 #include <cstdint>
 
 namespace stateport::replay {
@@ -26,6 +28,8 @@ struct Budget {
   std::int64_t arena_tokens = 0;
   /// > 0: walls. States have this share of the memory and KV has the rest, whatever happens.
   double state_share = 0;
+  TenantOptions tenants;
+  std::int64_t positions = 0;  ///< of hix: EvictionOptions::positions; 0: its default
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }
   [[nodiscard]] constexpr std::int64_t used_bytes(std::int64_t blocks, std::int64_t states) const noexcept {

@@ -42,10 +42,13 @@ struct CacheCounts {
   std::int64_t uncached_blocks = 0;      ///< of prompts longer than the whole block pool
   std::int64_t resident_blocks = 0;
   std::int64_t resident_states = 0;
-  std::int64_t awaited_tokens = 0;                 ///< as CacheStats counts them
-  std::int64_t victims = 0;                        ///< under a budget: how often something was chosen to go
-  std::int64_t memory_moves = 0;                   ///< in an arena: extents that got memory or gave it back
-  std::array<TierUsage, medium_count> tiers = {};  ///< by medium; bytes are of the model
+  std::int64_t awaited_tokens = 0;                           ///< as CacheStats counts them
+  std::int64_t victims = 0;                                  ///< under a budget: how often something was chosen to go
+  std::int64_t memory_moves = 0;                             ///< in an arena: extents that got memory or gave it back
+  std::int64_t memory_mapped_bytes = 0;                      ///< of extents that got memory, since the first plan
+  std::int64_t memory_copied_bytes = 0;                      ///< of KV that was copied out of extents
+  std::array<std::int64_t, tenant_count> tenant_bytes = {};  ///< at the end, where tenants have quotas
+  std::array<TierUsage, medium_count> tiers = {};            ///< by medium; bytes are of the model
   std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
 
   [[nodiscard]] std::int64_t host_hit_tokens() const noexcept { return of(Medium::host).hit_tokens; }

@@ -147,6 +147,7 @@ ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget,
                              .budget = budget,
                              .tells_stored = tells_stored};
   if (options.eviction == EvictionOrder::gdsf) options.eviction_options.benefit = cost;
+  if (budget.positions > 0) options.eviction_options.positions = static_cast<std::size_t>(budget.positions);
   if (policy == PolicyKind::hix) options.spare_blocks = spare_blocks;
   if (policy == PolicyKind::hix_exact) {
     options.eviction_options.samples = -1;

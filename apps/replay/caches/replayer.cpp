@@ -34,6 +34,17 @@ double ratio(std::int64_t part, std::int64_t whole) {
 
 }  // namespace
 
+double TenantCounts::token_hit_rate() const noexcept {
+  return ratio(hit_tokens, input_tokens);
+}
+
+void ReplayCounts::count_tenant(const Request& request, std::int64_t reused_tokens) noexcept {
+  TenantCounts& counts = tenants[static_cast<std::size_t>(request.tenant)];
+  ++counts.requests;
+  counts.input_tokens += request.input_tokens;
+  counts.hit_tokens += reused_tokens;
+}
+
 double ReplayCounts::token_hit_rate() const noexcept {
   return ratio(hit_tokens, input_tokens);
 }
@@ -112,6 +123,7 @@ void Replayer::count_hit(const Request& request, const Hit& hit) {
   const std::int64_t hit_tokens = hit.hit_blocks * workload_.block_size_tokens();
   counts_.hit_tokens += hit_tokens;
   counts_.recorded.add(request, hit_tokens);
+  counts_.count_tenant(request, hit_tokens);
   if (hit.lost) ++counts_.lost_hits[static_cast<std::size_t>(*hit.lost)];
 }
 

@@ -22,6 +22,15 @@
 
 namespace stateport::replay {
 
+/// Counts of the requests of a tenant.
+struct TenantCounts {
+  std::int64_t requests = 0;
+  std::int64_t input_tokens = 0;
+  std::int64_t hit_tokens = 0;
+
+  [[nodiscard]] double token_hit_rate() const noexcept;
+};
+
 /// Counts and times of a replay. Times are of the host, in ns per request that has at least one full block.
 struct ReplayCounts {
   std::int64_t requests = 0;
@@ -30,6 +39,7 @@ struct ReplayCounts {
   std::int64_t hit_tokens = 0;
   std::array<std::int64_t, lost_hit_count> lost_hits = {};
   RecordedHits recorded;
+  std::array<TenantCounts, tenant_count> tenants = {};
   CacheStats stats;            ///< the same with every lost token and its reason, if that was asked for
   std::string first_mismatch;  ///< in words; empty: none
   double wall_seconds = 0;
@@ -39,6 +49,11 @@ struct ReplayCounts {
   std::vector<double> bookkeeping_ns_per_block;  ///< hashing included
   std::vector<double> hashing_ns_per_block;
 
+  /// Counts a request for its tenant.
+  void count_tenant(const Request& request, std::int64_t reused_tokens) noexcept;
+  [[nodiscard]] const TenantCounts& of(Tenant tenant) const noexcept {
+    return tenants[static_cast<std::size_t>(tenant)];
+  }
   [[nodiscard]] double token_hit_rate() const noexcept;
   [[nodiscard]] double request_hit_rate() const noexcept;
 };

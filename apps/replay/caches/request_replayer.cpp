@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "caches/served_cache.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -127,6 +129,7 @@ RequestReplayer::RequestReplayer(const Workload& workload, const RequestReplayOp
       serving_(static_cast<std::size_t>(options.cache.max_requests)),
       writer_(options.history_tokens),
       events_(1024) {
+  set_quotas(*cache_, options_.tenants, 1);
   admitted_.reserve(serving_.size());
   std::set<std::int64_t> later;
   ends_session_.resize(workload.size());
@@ -192,6 +195,7 @@ bool RequestReplayer::start(Serving& serving) {
   if (cache_->sessions() != nullptr && wanted.session >= 0)
     hint.session = static_cast<std::uint64_t>(wanted.session) + 1;
   const auto started = cache_->start({.tokens = prompt_,
+                                      .name_space = name_space_of(wanted.tenant),
                                       .hint = hint,
                                       .now_s = wanted.arrival_s(),
                                       .breakpoints = {&wanted.left_at_tokens, is_named ? 1u : 0u}});
@@ -210,6 +214,7 @@ void RequestReplayer::count_hit(const Serving& serving) {
   counts_.requests_hit += serving.reused > 0;
   counts_.hit_tokens += serving.reused;
   counts_.recorded.add(workload_.request(serving.index), serving.reused);
+  counts_.count_tenant(workload_.request(serving.index), serving.reused);
   if (serving.lost) ++counts_.lost_hits[static_cast<std::size_t>(*serving.lost)];
 }
 
@@ -433,7 +438,8 @@ CacheCounts RequestReplayer::cache_counts() const {
           .dropped_checkpoints = passes_.refused,
           .resident_blocks = resident_blocks_,
           .resident_states = resident_states_,
-          .awaited_tokens = cache_->stats().awaited_tokens};
+          .awaited_tokens = cache_->stats().awaited_tokens,
+          .tenant_bytes = tenant_bytes(*cache_)};
 }
 
 }  // namespace stateport::replay

@@ -6,6 +6,7 @@
 #include "caches/cache.hpp"
 #include "caches/replayer.hpp"
 #include "caches/schedule_options.hpp"
+#include "caches/tenant_options.hpp"
 #include "states/forward_writer.hpp"
 #include "states/pass_mover.hpp"
 #include "workload/sequence.hpp"
@@ -41,6 +42,7 @@ struct RequestReplayOptions {
   std::int32_t running_max = 0;
   std::int64_t step_tokens_max = pass_tokens;  ///< at least a block
   bool refresh = false;
+  TenantOptions tenants;  ///< quotas, with tenant_quotas in `cache`
 };
 
 /// Counts of a replay over RequestCache, beside a ReplayCounts.

@@ -102,6 +102,7 @@ RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
     cache.tiers.remote_latency_s = speeds.remote_latency_s;
     cache.tiers.tokens_per_s = speeds.tokens_per_s * tokens_per_block / static_cast<double>(options.block_size_tokens);
   }
+  cache.tenant_quotas = options.budget ? options.budget->tenants.quotas() : 0;
   cache.layout = layout;
   return cache;
 }
@@ -117,10 +118,21 @@ std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_
   return tiers;
 }
 
+std::array<std::int64_t, tenant_count> tenant_bytes(RequestCache& cache, std::int64_t scale) {
+  std::array<std::int64_t, tenant_count> bytes = {};
+  for (const Tenant tenant : tenants) {
+    if (cache.tenants() == nullptr) break;
+    const TenantUsage usage = cache.tenants()->usage(name_space_of(tenant).salt);
+    bytes[static_cast<std::size_t>(tenant)] = (usage.kv_bytes + usage.state_bytes) / scale;
+  }
+  return bytes;
+}
+
 ServedCache::ServedCache(const ServedCacheOptions& options)
     : cache_(make_request_cache(request_cache_options(options))),
       events_(options.tells_stored ? events_at_once : 0),
       block_size_tokens_(options.block_size_tokens) {
+  if (options.budget) set_quotas(*cache_, options.budget->tenants, tokens_per_block);
   if (options.index == CacheIndex::hash)
     hasher_.emplace(BlockHasherOptions{.kind = options.hash, .block_size_tokens = tokens_per_block});
 }
@@ -143,7 +155,10 @@ std::chrono::steady_clock::duration ServedCache::prepare(const Request& request,
 Hit ServedCache::begin() {
   request_ = {};
   if (std::ssize(tokens_) > cache_->options().max_request_tokens) return {};
-  const auto started = cache_->start({.tokens = tokens_, .hint = wanted_.hint, .now_s = wanted_.arrival_s()});
+  const auto started = cache_->start({.tokens = tokens_,
+                                      .name_space = name_space_of(wanted_.tenant),
+                                      .hint = wanted_.hint,
+                                      .now_s = wanted_.arrival_s()});
   require_invariant(started.has_value(), "ServedCache", "a request finds no room though no other runs");
   request_ = started->request;
   move_between_tiers(started->transfers);
@@ -181,6 +196,7 @@ PassPlan ServedCache::plan_part(std::int64_t tokens) {
   require_invariant(plan.rows_without_room == 0, "ServedCache", "a prompt finds no room though no other runs");
   pass_ = plan.pass;
   move_between_tiers(plan.transfers);
+  move_memory(plan.memory);
   return plan;
 }
 
@@ -200,11 +216,17 @@ PassCommit ServedCache::commit_part() {
 
 /// Carries moves out at once.
 void ServedCache::move_memory(const MemoryPlan& plan) {
-  for (const MemoryMove& move : plan.moves) cache_->arena()->settle(move.id, true);
+  copied_kv_blocks_ += std::ssize(plan.kv_copies);
   if (plan.moves.empty()) return;
+  const ArenaOptions& arena = std::get<SlotLayout>(cache_->options().layout).arena;
+  for (const MemoryMove& move : plan.moves) {
+    cache_->arena()->settle(move.id, true);
+    if (move.kind == MemoryMove::Kind::map)
+      mapped_bytes_ += move.part == MemoryPart::kv ? arena.kv.bytes : arena.states.bytes;
+  }
   const ArenaUsage usage = cache_->arena()->usage();
-  require_invariant(usage.kv_bytes + usage.state_bytes <= std::get<SlotLayout>(cache_->options().layout).arena.bytes,
-                    "ServedCache", "more memory is mapped than the arena has");
+  require_invariant(usage.kv_bytes + usage.state_bytes <= arena.bytes, "ServedCache",
+                    "more memory is mapped than the arena has");
 }
 
 void ServedCache::finish() {
@@ -257,6 +279,9 @@ CacheCounts ServedCache::counts() const {
           .resident_states = usage.states,
           .victims = layout.budget_bytes > 0 || layout.arena.bytes > 0 ? usage.evicted_states : 0,
           .memory_moves = moves,
+          .memory_mapped_bytes = mapped_bytes_ / tokens_per_block,
+          .memory_copied_bytes = copied_kv_blocks_ * cache_->options().memory.kv_bytes_per_token,
+          .tenant_bytes = tenant_bytes(*cache_, tokens_per_block),
           .tiers = tier_usages(*cache_, block_size_tokens_),
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }

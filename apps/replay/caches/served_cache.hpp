@@ -43,6 +43,9 @@ struct ServedCacheOptions {
 /// workload.
 [[nodiscard]] std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_t block_size_tokens);
 
+/// Bytes on the device by tenant, of a cache that counts `scale` times as many; 0 where it knows no quotas.
+[[nodiscard]] std::array<std::int64_t, tenant_count> tenant_bytes(RequestCache& cache, std::int64_t scale = 1);
+
 /// The cache that an engine links, with one request at a time: RequestCache by block hash or by tokens.
 class ServedCache final : public ReplayCache {
  public:
@@ -75,6 +78,8 @@ class ServedCache final : public ReplayCache {
   PromptHashes hashes_;
   std::int64_t dropped_checkpoints_ = 0;
   std::int64_t uncached_blocks_ = 0;
+  std::int64_t mapped_bytes_ = 0;
+  std::int64_t copied_kv_blocks_ = 0;
   std::vector<CacheEvent> events_;
 
   // The request between prepare and finish.

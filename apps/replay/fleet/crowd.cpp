@@ -146,4 +146,30 @@ Crowd make_crowd(const Workload& workload, const Conversations& conversations, c
   return crowd;
 }
 
+Workload add_flood(const Workload& quiet, double times) {
+  const Crowd flood = make_crowd(quiet, find_conversations(quiet), {.load = times});
+  Workload both(quiet.block_size_tokens());
+  std::size_t next = 0;
+  const auto add_quiet = [&](std::int64_t until_ms) {
+    for (; next < quiet.size() && quiet.request(next).arrival_ms <= until_ms; ++next) {
+      Request request = quiet.request(next);
+      request.tenant = Tenant::quiet;
+      both.add(request, quiet.blocks(next));
+    }
+  };
+  std::vector<BlockIdentity> identities;
+  for (std::size_t i = 0; i < flood.workload.size(); ++i) {
+    Request request = flood.workload.request(i);
+    add_quiet(request.arrival_ms);
+    request.tenant = Tenant::flood;
+    // Copies of a session have its number, and their conversations have names of their own.
+    if (request.session >= 0) request.session = static_cast<std::int64_t>(mix(flood.conversations[i]) >> 1);
+    identities.clear();
+    for (const BlockIdentity identity : flood.workload.blocks(i)) identities.push_back(mix(~identity));
+    both.add(request, identities);
+  }
+  add_quiet(std::numeric_limits<std::int64_t>::max());
+  return both;
+}
+
 }  // namespace stateport::replay

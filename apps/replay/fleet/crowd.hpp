@@ -40,4 +40,9 @@ struct Crowd {
 [[nodiscard]] Crowd make_crowd(const Workload& workload, const Conversations& conversations,
                                const CrowdOptions& options);
 
+/// The workload as the requests of a quiet tenant, and beside it those of a tenant that floods: a crowd of the load
+/// `times`. The two share nothing. In order of arrival; of equal times the quiet one's come first. Throws
+/// InvalidArgument for `times` that is not finite or <= 0.
+[[nodiscard]] Workload add_flood(const Workload& quiet, double times);
+
 }  // namespace stateport::replay

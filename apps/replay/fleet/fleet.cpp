@@ -43,6 +43,11 @@ FleetOptions validated(const FleetOptions& options, const Crowd& crowd) {
           fmt::format("computing the longest prompt takes {} s, which few nodes would live", longest_s));
   require(options.node.block_size_tokens == crowd.workload.block_size_tokens(), "node.block_size_tokens",
           options.node.block_size_tokens, "must be that of the workload");
+  const ScheduleOptions& schedule = options.node.schedule;
+  require(schedule.concurrency >= 1 && schedule.concurrency == options.node.cache.max_requests,
+          "node.schedule.concurrency", schedule.concurrency, "at least 1, and max_requests of the cache");
+  require(schedule.concurrency == 1 || schedule.step_tokens_max >= options.node.block_size_tokens,
+          "node.schedule.step_tokens_max", schedule.step_tokens_max, "must be at least a block");
   require(options.route != Route::prefix || options.node.cache.events, "route", name(options.route),
           "needs caches with events");
   return options;
@@ -131,8 +136,8 @@ void Fleet::happen(const FleetEvent& event) {
     case FleetEvent::Kind::transfer_ended:
       node.transfer_ended(event.at_s, event.transfer);
       break;
-    case FleetEvent::Kind::prompt_computed:
-      served(event.node, node.prompt_computed(event.at_s), event.at_s);
+    case FleetEvent::Kind::pass_ended:
+      for (const ServedPrompt& prompt : node.pass_ended(event.at_s)) served(event.node, prompt, event.at_s);
       break;
     case FleetEvent::Kind::node_fails:
       return fail(event.at_s, event.node);

@@ -11,7 +11,7 @@ namespace stateport::replay {
 
 /// Something that happens at a node.
 struct FleetEvent {
-  enum class Kind : std::uint8_t { transfer_ended, prompt_computed, node_fails, node_returns };
+  enum class Kind : std::uint8_t { transfer_ended, pass_ended, node_fails, node_returns };
   double at_s = 0;
   std::uint64_t number = 0;  ///< in the order in which they were set
   Kind kind = Kind::node_fails;

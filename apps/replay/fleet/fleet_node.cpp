@@ -8,6 +8,7 @@
 #include "workload/sequence.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace stateport::replay {
@@ -39,70 +40,168 @@ FleetNode::FleetNode(const NodeSetup& setup, const Crowd& crowd, std::uint32_t n
 
 void FleetNode::add(double now_s, std::size_t request) {
   waiting_.push_back(request);
-  if (!current_) begin_next(now_s);
+  admit(now_s);
+  run(now_s);
 }
 
-void FleetNode::begin_next(double now_s) {
-  if (waiting_.empty()) return;
-  const std::size_t index = waiting_.front();
-  waiting_.pop_front();
-  current_ = Current{.index = index, .begun_s = now_s, .result = {.request = index}};
+void FleetNode::admit(double now_s) {
+  while (!waiting_.empty() && std::cmp_less(serving_.size(), setup_.schedule.concurrency)) {
+    const std::size_t index = waiting_.front();
+    waiting_.pop_front();
+    start(now_s, index);
+  }
+}
+
+void FleetNode::start(double now_s, std::size_t index) {
   const Request& wanted = crowd_.workload.request(index);
   const std::span<const BlockIdentity> identities = crowd_.workload.blocks(index);
   const std::int64_t seen = tokens_seen(std::ssize(identities), wanted.input_tokens, setup_.block_size_tokens);
-  if (seen > setup_.cache.max_request_tokens) return compute(now_s);
+  Serving& serving =
+      serving_.emplace_back(Serving{.request = {}, .tokens = seen, .admitted_s = now_s, .result = {.request = index}});
+  if (seen > setup_.cache.max_request_tokens) return;
   const Sequence names(tokens_per_block, seen, identities, index);
   tokens_.clear();
   for (std::int64_t at = 0; at < seen; ++at) tokens_.push_back(names.token(at));
   cache_now_s_ = std::max(cache_now_s_, wanted.arrival_s());  // one that another node did not serve may come late
   const auto started = cache_->start({.tokens = tokens_, .hint = wanted.hint, .now_s = cache_now_s_});
-  require_invariant(started.has_value(), "FleetNode", "a request finds no room though no other runs");
-  current_->request = started->request;
-  current_->result.device_hit_tokens = real_tokens(started->reused_tokens);
-  current_->result.lost = started->lost_tokens > 0 ? started->lost : std::nullopt;
+  require_invariant(started.has_value(), "FleetNode", "a request finds no number though one is free");
+  serving.request = started->request;
+  serving.result.device_hit_tokens = real_tokens(started->reused_tokens);
+  serving.result.lost = started->lost_tokens > 0 ? started->lost : std::nullopt;
   move(now_s, started->transfers);
-  if (cache_->tiers() == nullptr || !cache_->tiers()->is_loading(current_->request)) compute(now_s);
+  serving.loading = cache_->tiers() != nullptr && cache_->tiers()->is_loading(serving.request);
+  if (!serving.loading) end_load(now_s, serving);
 }
 
-/// All that the request waited for is there, or will not come.
-void FleetNode::compute(double now_s) {
-  Current& current = *current_;
-  ServedPrompt& result = current.result;
-  if (current.request.valid()) {
-    const std::int64_t reused = cache_->computed(current.request);
-    const std::int64_t left = std::ssize(cache_->tokens(current.request)) - reused;
-    result.loaded_tokens = real_tokens(reused) - result.device_hit_tokens;
-    const PassRow row{.request = current.request, .tokens = static_cast<std::int32_t>(left)};
-    const PassPlan plan = cache_->plan({&row, 1});
-    require_invariant(plan.rows_without_room == 0, "FleetNode", "a prompt finds no room though no other runs");
-    current.pass = plan.pass;
-    move(now_s, plan.transfers);
+/// All that the request loads is there, or will not come.
+void FleetNode::end_load(double now_s, Serving& serving) {
+  ServedPrompt& result = serving.result;
+  serving.loading = false;
+  result.loaded_tokens = real_tokens(cache_->computed(serving.request)) - result.device_hit_tokens;
+  result.load_failed = result.loaded_tokens == 0 && serving.medium != Medium::device;
+  if (result.loaded_tokens > 0) result.medium = serving.medium;
+  result.waited_s = now_s - serving.admitted_s;
+}
+
+/// The first pass of a request is about to be planned: others may have computed more of its prompt.
+void FleetNode::look_up_again(Serving& serving) {
+  if (setup_.schedule.refresh) static_cast<void>(cache_->refresh(serving.request));
+  serving.computed = cache_->computed(serving.request);
+  serving.result.device_hit_tokens = real_tokens(serving.computed) - serving.result.loaded_tokens;
+}
+
+/// Chooses the rows of a pass. One request at a time runs in one pass.
+void FleetNode::schedule() {
+  const ScheduleOptions& schedule = setup_.schedule;
+  constexpr std::int64_t whole = std::numeric_limits<std::int32_t>::max();
+  std::int64_t budget = schedule.concurrency == 1
+                            ? whole
+                            : std::min(schedule.step_tokens_max / setup_.block_size_tokens * tokens_per_block, whole);
+  const std::int64_t running_max = schedule.running_max > 0 ? schedule.running_max : schedule.concurrency;
+  std::int64_t running = std::ranges::count(serving_, true, &Serving::scheduled);
+  for (std::size_t i = 0; i < serving_.size() && budget > 0; ++i) {
+    Serving& serving = serving_[i];
+    if (serving.loading || (!serving.scheduled && running == running_max)) continue;
+    std::int64_t tokens = serving.tokens;
+    if (serving.request.valid()) {
+      tokens = cache_->chunk(serving.request, budget).tokens;
+      if (tokens > 0 && !serving.scheduled) {
+        look_up_again(serving);
+        tokens = cache_->chunk(serving.request, budget).tokens;
+      }
+    }
+    if (tokens == 0) continue;
+    rows_.push_back({.serving = i, .tokens = tokens});
+    budget -= std::min(tokens, budget);
+    running += !serving.scheduled;
   }
-  result.load_failed = result.loaded_tokens == 0 && current.medium != Medium::device;
-  if (result.loaded_tokens > 0) result.medium = current.medium;
-  result.waited_s = now_s - current.begun_s;
-  const std::int64_t left = crowd_.workload.request(current.index).input_tokens - result.hit_tokens();
-  clock_.set({.at_s = now_s + static_cast<double>(left) / setup_.speeds.tokens_per_s,
-              .kind = FleetEvent::Kind::prompt_computed,
+}
+
+/// Begins a pass, if none runs and a request has something to compute.
+void FleetNode::run(double now_s) {
+  if (!rows_.empty()) return;
+  schedule();
+  if (rows_.empty() || !plan(now_s)) return;
+  clock_.set({.at_s = now_s + pass_tokens() / setup_.speeds.tokens_per_s,
+              .kind = FleetEvent::Kind::pass_ended,
               .node = number_,
               .life = life_});
 }
 
-ServedPrompt FleetNode::prompt_computed(double now_s) {
-  const Current current = *std::exchange(current_, std::nullopt);
-  if (current.request.valid()) {
-    constexpr std::int32_t sampled = 0;
-    begin(now_s, cache_->commit(current.pass, {&sampled, 1}, {}).transfers);
-    begin(now_s, settle());
-    const EndedRequest ended = cache_->finish(current.request, crowd_.workload.request(current.index).hint);
-    begin(now_s, ended.transfers);
-    begin(now_s, rest());
-    move(now_s, settle());
+/// Plans the rows. False: none finds room before a load ends.
+bool FleetNode::plan(double now_s) {
+  batch_.clear();
+  for (const Row& row : rows_)
+    if (serving_[row.serving].request.valid())
+      batch_.push_back({.request = serving_[row.serving].request, .tokens = static_cast<std::int32_t>(row.tokens)});
+  pass_ = 0;
+  std::size_t planned = 0;
+  std::int64_t without_room = 0;
+  if (!batch_.empty()) {
+    const PassPlan plan = cache_->plan(batch_);
+    pass_ = plan.pass;
+    without_room = plan.rows_without_room;
+    for (Row& row : rows_)
+      if (serving_[row.serving].request.valid() && !plan.rows[planned++].room) row.tokens = 0;
+    move(now_s, plan.transfers);
   }
+  if (std::cmp_equal(without_room, rows_.size())) {
+    require_invariant(std::ranges::any_of(serving_, &Serving::loading), "FleetNode",
+                      "a prompt finds no room though no load is under way");
+    cache_->cancel(pass_);
+    rows_.clear();
+    return false;
+  }
+  for (const Row& row : rows_)
+    if (row.tokens > 0) serving_[row.serving].scheduled = true;
+  return true;
+}
+
+double FleetNode::prompt_tokens(const Serving& serving, std::int64_t seen) const {
+  if (seen == serving.tokens) return static_cast<double>(crowd_.workload.request(serving.result.request).input_tokens);
+  return static_cast<double>(seen * setup_.block_size_tokens) / tokens_per_block;
+}
+
+/// Of the model.
+double FleetNode::pass_tokens() const {
+  double tokens = 0;
+  for (const Row& row : rows_) {
+    const Serving& serving = serving_[row.serving];
+    if (row.tokens > 0)
+      tokens += prompt_tokens(serving, serving.computed + row.tokens) - prompt_tokens(serving, serving.computed);
+  }
+  return tokens;
+}
+
+std::vector<ServedPrompt> FleetNode::pass_ended(double now_s) {
+  if (pass_ != 0) {
+    const std::vector<std::int32_t> sampled(batch_.size(), 0);
+    begin(now_s, cache_->commit(pass_, sampled, {}).transfers);
+    begin(now_s, settle());
+  }
+  for (const Row& row : rows_) serving_[row.serving].computed += row.tokens;
+  rows_.clear();
+  std::vector<ServedPrompt> done;
+  for (const Serving& serving : serving_) {
+    if (serving.computed < serving.tokens) continue;
+    finish(now_s, serving);
+    done.push_back(serving.result);
+  }
+  std::erase_if(serving_, [](const Serving& serving) { return serving.computed == serving.tokens; });
+  move(now_s, settle());
+  admit(now_s);
+  run(now_s);
+  return done;
+}
+
+void FleetNode::finish(double now_s, const Serving& serving) {
+  const Request& wanted = crowd_.workload.request(serving.result.request);
   ++counts_.requests;
-  counts_.input_tokens += crowd_.workload.request(current.index).input_tokens;
-  begin_next(now_s);
-  return current.result;
+  counts_.input_tokens += wanted.input_tokens;
+  if (!serving.request.valid()) return;
+  begin(now_s, cache_->finish(serving.request, wanted.hint).transfers);
+  begin(now_s, rest());
+  move(now_s, settle());
 }
 
 /// Carries the transfers out, and all that follow from their ends.
@@ -140,8 +239,8 @@ void FleetNode::carry_out(double now_s, const Transfer& transfer) {
     return;
   }
   if (transfer.kind == Transfer::Kind::load) {
-    Current& current = *current_;
-    current.medium = std::max(current.loads++ == 0 ? Medium::device : current.medium, transfer.from);
+    Serving& serving = *std::ranges::find(serving_, transfer.request, &Serving::request);
+    serving.medium = std::max(serving.loads++ == 0 ? Medium::device : serving.medium, transfer.from);
   }
   under_way_[transfer.id] = transfer;
   clock_.set({.at_s = arrival_s(now_s, transfer),
@@ -165,11 +264,12 @@ void FleetNode::transfer_ended(double now_s, TransferId id) {
   const auto found = under_way_.find(id);
   const Transfer transfer = found->second;
   under_way_.erase(found);
-  if (transfer.kind == Transfer::Kind::load) --current_->loads;
+  if (transfer.kind == Transfer::Kind::load) --std::ranges::find(serving_, transfer.request, &Serving::request)->loads;
   const TransferResult result{.id = id, .status = status_of(transfer)};
-  const bool waited = current_ && !current_->pass && current_->request.valid();
   move(now_s, cache_->tiers()->settle({&result, 1}).transfers);
-  if (waited && !cache_->tiers()->is_loading(current_->request)) compute(now_s);
+  for (Serving& serving : serving_)
+    if (serving.loading && !cache_->tiers()->is_loading(serving.request)) end_load(now_s, serving);
+  run(now_s);
 }
 
 /// The status of a transfer that took time; updates the remote store.
@@ -206,10 +306,12 @@ void FleetNode::note_file(const Transfer& transfer, bool there) {
 
 std::vector<std::size_t> FleetNode::fail() {
   count_life();
-  std::vector<std::size_t> unserved(waiting_.begin(), waiting_.end());
-  if (current_) unserved.insert(unserved.begin(), current_->index);
+  std::vector<std::size_t> unserved;
+  for (const Serving& serving : serving_) unserved.push_back(serving.result.request);
+  unserved.insert(unserved.end(), waiting_.begin(), waiting_.end());
   waiting_.clear();
-  current_.reset();
+  serving_.clear();
+  rows_.clear();
   under_way_.clear();
   cache_.reset();
   ++life_;
@@ -253,6 +355,7 @@ NodeCounts FleetNode::counts() const {
   counts.link_busy_s = link_.busy_s();
   if (!is_up()) return counts;
   counts.hit_tokens += real_tokens(cache_->stats().hit_tokens);
+  counts.awaited_tokens += real_tokens(cache_->stats().awaited_tokens);
   counts.evicted_states += cache_->usage().evicted_states;
   const auto usages = tier_usages(*cache_, setup_.block_size_tokens);
   for (std::size_t medium = 0; medium < usages.size(); ++medium) counts.tiers[medium] += usages[medium];

@@ -4,6 +4,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "caches/cache.hpp"
+#include "caches/schedule_options.hpp"
 #include "containers/flat_map.hpp"
 #include "fleet/crowd.hpp"
 #include "fleet/fleet_clock.hpp"
@@ -15,7 +16,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +29,7 @@ struct NodeSetup {
   std::int64_t kv_bytes = 0;           ///< of a block
   TierSpeeds speeds;                   ///< of prompts, > 0, and of loads, where 0 takes no time; remote: of the link
   bool keeps_files = false;            ///< files outlive a failure
+  ScheduleOptions schedule = {.concurrency = 1};
 };
 
 /// Totals of a node, over all its lives.
@@ -44,6 +45,7 @@ struct NodeCounts {
   std::int64_t found_images = 0;
   std::int64_t lost_images = 0;  ///< that a load from the remote store did not find any more
   std::int64_t failures = 0;
+  std::int64_t awaited_tokens = 0;  ///< of the hits, those that other requests computed while a request waited for them
   double link_busy_s = 0;
   std::array<TierUsage, medium_count> tiers = {};  ///< counters; contents are of the last life
   std::int64_t evicted_states = 0;
@@ -52,8 +54,8 @@ struct NodeCounts {
 /// A request that a node has computed.
 struct ServedPrompt {
   std::size_t request = 0;
-  std::int64_t device_hit_tokens = 0;  ///< up to the state that the device had
-  std::int64_t loaded_tokens = 0;      ///< tokens beyond these that a load brought
+  std::int64_t device_hit_tokens = 0;  ///< up to the state that the device had, at first or when it was looked up last
+  std::int64_t loaded_tokens = 0;      ///< beyond these, that a load brought or another request computed meanwhile
   Medium medium = Medium::device;      ///< the slowest that something was loaded from
   std::optional<LostHit> lost;         ///< as the request began
   bool load_failed = false;            ///< something was loaded, and did not arrive
@@ -62,8 +64,10 @@ struct ServedPrompt {
   [[nodiscard]] std::int64_t hit_tokens() const noexcept { return device_hit_tokens + loaded_tokens; }
 };
 
-/// One machine: a cache, and a queue of prompts. It serves one prompt at a time, as a ServedCache does, and begins the
-/// next when its states are made. Transfers of the cache take time:
+/// One machine: a cache, and a queue of prompts. It looks a prompt up when it admits it, and has as many in flight as
+/// the schedule says. One pass after the other computes their prompts, first of those that came first, and takes the
+/// time of its tokens. A prompt is done when its last pass ends. Of one at a time each prompt is one pass, as of a
+/// ServedCache. Transfers of the cache take time:
 ///
 ///     loads           bytes / bandwidth of the tier, one after the other in each
 /// remote tier     see Link; find: one latency. An image that the store has is not sent again
@@ -81,8 +85,8 @@ class FleetNode {
   [[nodiscard]] std::uint32_t life() const noexcept { return life_; }
   void add(double now_s, std::size_t request);
   void transfer_ended(double now_s, TransferId transfer);
-  /// The prompt that is being computed is done; the next one begins.
-  ServedPrompt prompt_computed(double now_s);
+  /// The pass that runs is done; the next one begins. Returns the prompts that are done, the oldest first.
+  std::vector<ServedPrompt> pass_ended(double now_s);
   /// Loses all but the files. Returns the requests that it did not serve, the oldest first.
   std::vector<std::size_t> fail();
   /// Begins again, with an empty cache but for files.
@@ -95,19 +99,33 @@ class FleetNode {
   void check_invariants() const;
 
  private:
-  /// The request that is served.
-  struct Current {
-    std::size_t index = 0;
-    RequestId request;  ///< none: the prompt is longer than the cache, and passes it by
-    PassId pass = 0;
-    double begun_s = 0;
+  /// A request that is admitted.
+  struct Serving {
+    RequestId request;          ///< none: the prompt is longer than the cache, and passes it by
+    std::int64_t tokens = 0;    ///< of the prompt, as the cache sees them
+    std::int64_t computed = 0;  ///< of these
+    double admitted_s = 0;
+    bool loading = false;            ///< waits for finds and loads
+    bool scheduled = false;          ///< a pass of it was planned
     std::int32_t loads = 0;          ///< transfers under way
     Medium medium = Medium::device;  ///< of the last load, the slowest
     ServedPrompt result;
   };
+  /// Of the pass that runs.
+  struct Row {
+    std::size_t serving = 0;
+    std::int64_t tokens = 0;
+  };
 
-  void begin_next(double now_s);
-  void compute(double now_s);
+  void admit(double now_s);
+  void start(double now_s, std::size_t index);
+  void end_load(double now_s, Serving& serving);
+  void look_up_again(Serving& serving);
+  void schedule();
+  void run(double now_s);
+  [[nodiscard]] bool plan(double now_s);
+  void finish(double now_s, const Serving& serving);
+  [[nodiscard]] double pass_tokens() const;
   void move(double now_s, TransferPlan transfers);
   void begin(double now_s, TransferPlan transfers);
   [[nodiscard]] TransferPlan rest();
@@ -123,6 +141,8 @@ class FleetNode {
   [[nodiscard]] std::int64_t real_tokens(std::int64_t seen) const noexcept {
     return seen / tokens_per_block * setup_.block_size_tokens;
   }
+  /// Of the model, in the first `seen` tokens of a prompt.
+  [[nodiscard]] double prompt_tokens(const Serving& serving, std::int64_t seen) const;
   void count_life();
 
   const NodeSetup& setup_;
@@ -136,7 +156,9 @@ class FleetNode {
   Link files_;
   std::uint32_t life_ = 0;
   std::deque<std::size_t> waiting_;
-  std::optional<Current> current_;
+  std::vector<Serving> serving_;  ///< the oldest first
+  std::vector<Row> rows_;         ///< of the pass that runs; empty: none does
+  PassId pass_ = 0;               ///< without rows in the cache: 0
   double cache_now_s_ = 0;
   FlatMap<TransferId, Transfer> under_way_;
   FlatMap<ImageKey, std::uint64_t, ImageKeyHash> kept_files_;  ///< with the order in which they were written
@@ -145,6 +167,7 @@ class FleetNode {
 
   // Of one call.
   std::vector<Token> tokens_;
+  std::vector<PassRow> batch_;
   std::vector<TransferResult> answers_;
 };
 

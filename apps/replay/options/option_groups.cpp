@@ -155,6 +155,24 @@ void add_schedule(CLI::App& app, ScheduleOptions& schedule) {
       ->option_text(fmt::format("TOKENS[:PASSES] [passes {}]", ShareRunning{}.longest_commits));
 }
 
+void add_tenants(CLI::App& app, TenantOptions& tenants) {
+  CLI::Option* const flood =
+      app.add_option(
+             "--flood", tenants.flood,
+             "Beside the workload, which is of a quiet tenant, another tenant serves it this number of times at "
+             "once, with conversations of its own")
+          ->check(finite_number())
+          ->check(CLI::Range(0.01, 1000.0))
+          ->option_text("TIMES");
+  as_bytes(*app.add_option("--quiet-floor", tenants.quiet_floor_bytes,
+                           "Memory that the flood cannot take from the quiet "
+                           "tenant: TenantQuota::floor_bytes"))
+      .needs(flood);
+  as_bytes(*app.add_option("--flood-most", tenants.flood_most_bytes,
+                           "Memory that the flood may have at most: TenantQuota::most_bytes"))
+      .needs(flood);
+}
+
 void add_cache(CLI::App& app, CacheKind& cache) {
   add_choice<CacheKind, CacheKind>(
       app, "--cache", cache, "Index of the cache, with states in slots: slots = by block hash; tree = by tokens",
@@ -226,6 +244,9 @@ void add_memory(CLI::App& app, MemoryOptions& memory, std::string& policy) {
                  "with states after every block, the last one, there and where prompts part; node-lru, gdsf = by tree "
                  "node; hix = learned hazard index; hix-exact = without sampling. With --cache slots: lru, gdsf, hix")
       ->option_text("NAME [lru with --cache slots, hix with tree]");
+  app.add_option("--positions", memory.positions, "Positions of prompts whose history hix remembers, cached or not")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->option_text(fmt::format("INT [{}]", EvictionOptions{}.positions));
   as_bytes(*app.add_option("--host", memory.host_bytes, "Memory on the host, for contents that the device evicts"));
   add_speed(app, "--host-bandwidth", memory.speeds.host_bytes_per_s, "Of loads from the host (50GB = 5e10, 50GiB, …)");
   add_speed(app, "--disk-bandwidth", memory.speeds.file_bytes_per_s, "Of loads from files");

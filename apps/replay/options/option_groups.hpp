@@ -47,6 +47,9 @@ void add_prometheus(CLI::App& app, std::string& file);
 /// Requests at a time, and how they wait for tokens that others compute.
 void add_schedule(CLI::App& app, ScheduleOptions& schedule);
 
+/// A flood beside the workload, and the shares of both tenants.
+void add_tenants(CLI::App& app, TenantOptions& tenants);
+
 /// --cache with slots and tree.
 void add_cache(CLI::App& app, CacheKind& cache);
 /// Blocks, slots, their hash and their policy, whose name is not checked yet.

@@ -9,6 +9,7 @@
 #include "caches/checkpoint_depths.hpp"
 #include "caches/policy_kind.hpp"
 #include "caches/schedule_options.hpp"
+#include "caches/tenant_options.hpp"
 #include "fleet/router.hpp"
 #include "workload/generator.hpp"
 #include "workload/trace_types.hpp"
@@ -46,6 +47,7 @@ struct ModelOptions {
 struct CommonOptions {
   WorkloadOptions workload;
   ModelOptions model;
+  TenantOptions tenants;
   std::string json_file;  ///< empty: none
 };
 
@@ -85,6 +87,7 @@ struct MemoryOptions {
   std::int64_t disk_bytes = 0;
   TierSpeeds speeds;  ///< those of all tiers, or none
   DivisionOptions division;
+  std::int64_t positions = 0;  ///< 0: the default of EvictionOptions
 
   [[nodiscard]] bool has_tiers() const noexcept { return host_bytes > 0 || disk_bytes > 0; }
 };
@@ -148,7 +151,8 @@ struct FleetRunOptions {
   double event_delay_s = 0;
   double mean_life_s = 0;  ///< 0: no node fails
   double down_s = 0;
-  std::int64_t sample_nodes = -1;  ///< 0: all nodes; -1: the command line names none
+  ScheduleOptions schedule = {.concurrency = 1};  ///< of each node
+  std::int64_t sample_nodes = -1;                 ///< 0: all nodes; -1: the command line names none
   std::int32_t samples = 8;
 };
 

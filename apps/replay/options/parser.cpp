@@ -167,7 +167,16 @@ class Parser {
   }
   void check_memory(const CLI::App& given, bool wants_tiers, MemoryOptions& memory) {
     choose_policy(policy_, wants_tiers, memory);
-    if (!takes_hints(memory.policy)) refuse_hints(given, fmt::format("order {} ignores hints", name(memory.policy)));
+    if (takes_hints(memory.policy)) return;
+    refuse_hints(given, fmt::format("order {} ignores hints", name(memory.policy)));
+    refuse(given, {"--positions"}, "is for hix, which learns");
+  }
+
+  static void check_schedule(const CLI::App& given, const ScheduleOptions& schedule) {
+    if (schedule.concurrency == 1)
+      refuse(given, {"--max-running", "--refresh", "--share-running"}, "needs --concurrency 2 or more");
+    if (schedule.running_max > schedule.concurrency)
+      throw CLI::ValidationError("--max-running", "more requests than --concurrency has");
   }
 
   void add_serve() {
@@ -187,10 +196,7 @@ class Parser {
         refuse(given, {"--draft", "--accept"}, "needs --cache align or tree-align");
         if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align or tree-align");
       }
-      if (serve_.schedule.concurrency == 1)
-        refuse(given, {"--max-running", "--refresh", "--share-running"}, "needs --concurrency 2 or more");
-      if (serve_.schedule.running_max > serve_.schedule.concurrency)
-        throw CLI::ValidationError("--max-running", "more requests than --concurrency has");
+      check_schedule(given, serve_.schedule);
     });
     add_common(app, serve_.common, true);
     add_choice<CacheKind, CacheKind>(
@@ -229,6 +235,7 @@ class Parser {
                            "async = a pass is planned before the last one's count is known",
                            {{"sync", false}, {"async", true}}, " [sync]");
     add_schedule(app, serve_.schedule);
+    add_tenants(app, serve_.common.tenants);
     add_states(app, serve_.states);
   }
 
@@ -241,14 +248,17 @@ class Parser {
       if (budget_.states.materialize_bytes > 0)
         refuse(given, {"--arena"},
                "serves prompts in many passes, whose states are not made: it needs --materialize 0");
-      if (!has_tiers(budget_.memory.policy)) refuse(given, {"--arena", "--walls"}, "is for a policy of RequestCache");
+      if (!has_tiers(budget_.memory.policy))
+        refuse(given, {"--arena", "--walls", "--quiet-floor", "--flood-most"}, "is for a policy of RequestCache");
       if (budget_.states.materialize_bytes > 0 && budget_.disk_folder.empty())
         refuse(given, {"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
+      if (budget_.compare) refuse(given, {"--flood"}, "compares no tenants: it means nothing with --compare");
       check_speeds(given, budget_.memory, budget_.memory.host_bytes > 0, budget_.memory.has_tiers());
     });
     add_common(app, budget_.common);
     add_memory(app, budget_.memory, policy_);
     add_division(app, budget_.memory.division);
+    add_tenants(app, budget_.common.tenants);
     const auto read_disk = [this](const CLI::results_t& given) {
       const std::size_t colon = given.front().rfind(':');
       std::string bytes = given.front().substr(colon == std::string::npos ? 0 : colon + 1);
@@ -294,6 +304,8 @@ class Parser {
     CLI::App& app = add_command("fleet", fleet_description, fleet_, [this](const CLI::App& given) {
       check_memory(given, true, fleet_.memory);
       check_speeds(given, fleet_.memory, fleet_.memory.host_bytes > 0, true);
+      check_schedule(given, fleet_.schedule);
+      if (fleet_.schedule.concurrency == 1) refuse(given, {"--step-tokens"}, "needs --concurrency 2 or more");
       if (std::cmp_greater(fleet_.sample_nodes, fleet_.nodes))
         throw CLI::ValidationError("--sample", "more nodes than there are");
     });
@@ -307,6 +319,7 @@ class Parser {
     add_counted_disk(app, fleet_.memory);
     app.get_option("--prefill-rate")->required()->option_text("TOKENS/s REQUIRED");
     add_hints(app, fleet_.common.workload.hints);
+    add_schedule(app, fleet_.schedule);
     add_remote(app);
     add_routes(app);
     add_simulation(app);

@@ -2,6 +2,7 @@
 #include "report/fleet_report.hpp"
 
 #include "report/figures.hpp"
+#include "report/report.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +18,7 @@ constexpr double giga = 1e-9;
 constexpr FleetRow rows[] = {
     {"token_hit_rate", "token hit %", per_cent},
     {"device_token_hit_rate", "  on the device", per_cent},
+    {"awaited_token_rate", "    after a wait", per_cent},
     {"host_token_hit_rate", "  on the host", per_cent},
     {"file_token_hit_rate", "  in files", per_cent},
     {"remote_token_hit_rate", "  remote", per_cent},
@@ -84,6 +86,9 @@ std::vector<std::pair<std::string, std::string>> settings_of(const FleetReport& 
       {"nodes", describe_nodes(report)},
       {"model", report.run.model},
       {"remote", describe_remote(question)}};
+  if (question.schedule.concurrency > 1)
+    settings.emplace_back("schedule", fmt::format("{}, on each node, passes of {} tokens", describe(question.schedule),
+                                                  question.schedule.step_tokens_max));
   if (question.is_sampled()) settings.emplace_back("sampled", describe_sample(question));
   if (question.mean_life_s > 0)
     settings.emplace_back("failures", fmt::format("every {:g} s, for {:g} s", question.mean_life_s, question.down_s));

@@ -22,11 +22,14 @@ double quotient(std::int64_t part, std::int64_t whole) {
 }
 
 void add_hit_rates(const FleetCounts& counts, std::vector<FleetFigure>& figures) {
+  std::int64_t awaited = 0;
+  for (const NodeCounts& node : counts.nodes) awaited += node.awaited_tokens;
   const auto rate = [&](Medium medium) {
     return quotient(counts.hit_tokens[static_cast<std::size_t>(medium)], counts.input_tokens);
   };
   figures.push_back({"token_hit_rate", quotient(counts.all_hit_tokens(), counts.input_tokens)});
   figures.push_back({"device_token_hit_rate", rate(Medium::device)});
+  figures.push_back({"awaited_token_rate", quotient(awaited, counts.input_tokens)});
   figures.push_back({"host_token_hit_rate", rate(Medium::host)});
   figures.push_back({"file_token_hit_rate", rate(Medium::file)});
   figures.push_back({"remote_token_hit_rate", rate(Medium::remote)});
@@ -89,6 +92,19 @@ std::int64_t remembered_bytes(const Budget& node, const Crowd& crowd, std::int64
   return blocks * node.block_bytes() + states * node.state_bytes;
 }
 
+/// A cache for the requests that a node has in flight, whose tokens it counts as request_cache_options() says. Those
+/// that run may have KV beyond the budget.
+void set_schedule(const ScheduleOptions& schedule, std::int64_t block_size_tokens, RequestCacheOptions& cache) {
+  const auto seen = [&](std::int64_t tokens) {
+    return (tokens * tokens_per_block + block_size_tokens - 1) / block_size_tokens;
+  };
+  const std::int64_t longest = (cache.max_request_tokens + tokens_per_block - 1) / tokens_per_block * tokens_per_block;
+  cache.max_requests = schedule.concurrency;
+  cache.kv_tokens += (schedule.concurrency - 1) * longest;
+  cache.share_running = schedule.share_running;
+  cache.share_running.least_tokens = seen(schedule.share_running.least_tokens);
+}
+
 /// Means of the samples so far, and the sums for their errors.
 class Means {
  public:
@@ -146,12 +162,15 @@ FleetOptions fleet_options(const FleetQuestion& question, const Crowd& crowd, Ro
   node.remote_bytes = std::min(remote_bytes, remembered_bytes(node, crowd, static_cast<std::int64_t>(nodes)));
   node.write_through = remote_bytes > 0 && !question.write_back;
   const auto cache = budget_cache_options(question.policy, node, question.cost, crowd.workload, route == Route::prefix);
-  return {.node = {.cache = request_cache_options(cache),
+  RequestCacheOptions served = request_cache_options(cache);
+  set_schedule(question.schedule, node.block_size_tokens, served);
+  return {.node = {.cache = served,
                    .block_size_tokens = node.block_size_tokens,
                    .state_bytes = node.state_bytes,
                    .kv_bytes = node.block_bytes(),
                    .speeds = node.speeds,
-                   .keeps_files = question.mean_life_s > 0 && node.file_bytes > 0},
+                   .keeps_files = question.mean_life_s > 0 && node.file_bytes > 0,
+                   .schedule = question.schedule},
           .nodes = nodes,
           .route = route,
           .imbalance_tokens = question.imbalance_tokens,

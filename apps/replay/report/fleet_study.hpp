@@ -33,6 +33,7 @@ struct FleetQuestion {
   double event_delay_s = 0;
   double mean_life_s = 0;
   double down_s = 0;
+  ScheduleOptions schedule = {.concurrency = 1};  ///< of each node
   std::uint64_t seed = 1;
   /// Nodes that are simulated, with their part of the conversations and of the remote store; 0: all of them.
   std::size_t sample_nodes = 0;

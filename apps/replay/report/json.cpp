@@ -28,32 +28,36 @@ Json by_reason(const ValueOf& value_of) {
   return json;
 }
 
-Json align_json(const Report& report, const Derived& derived) {
-  const PassCounts& passes = *report.passes;
-  const ScheduleOptions& schedule = report.run.schedule;
-  return {{"drafts", report.run.drafts},
-          {"accept", report.run.accept},
-          {"counters", report.run.asynchronous ? "async" : "sync"},
-          {"concurrency", schedule.concurrency},
+Json schedule_json(const ScheduleOptions& schedule) {
+  return {{"concurrency", schedule.concurrency},
           {"max_running", schedule.running_max},
           {"step_tokens", schedule.step_tokens_max},
           {"refresh", schedule.refresh},
           {"share_running_tokens", schedule.share_running.least_tokens},
-          {"share_running_passes", schedule.share_running.longest_commits},
-          {"computed_prompt_tokens", passes.computed_prompt_tokens},
-          {"computed_share", derived.computed_share},
-          {"awaited_tokens", report.cache.awaited_tokens},
-          {"first_token_after_tokens_p50", derived.first_token_p50},
-          {"first_token_after_tokens_p99", derived.first_token_p99},
-          {"steps", passes.steps},
-          {"drafts_proposed", passes.drafts_proposed},
-          {"drafts_accepted", passes.drafts_accepted},
-          {"copies", passes.copies},
-          {"skipped_parts", passes.skipped_parts},
-          {"published", report.mover.commits},
-          {"refused", passes.refused},
-          {"planning_ns_p50", derived.planning_p50},
-          {"planning_ns_p99", derived.planning_p99}};
+          {"share_running_passes", schedule.share_running.longest_commits}};
+}
+
+Json align_json(const Report& report, const Derived& derived) {
+  const PassCounts& passes = *report.passes;
+  Json json = {{"drafts", report.run.drafts},
+               {"accept", report.run.accept},
+               {"counters", report.run.asynchronous ? "async" : "sync"},
+               {"computed_prompt_tokens", passes.computed_prompt_tokens},
+               {"computed_share", derived.computed_share},
+               {"awaited_tokens", report.cache.awaited_tokens},
+               {"first_token_after_tokens_p50", derived.first_token_p50},
+               {"first_token_after_tokens_p99", derived.first_token_p99},
+               {"steps", passes.steps},
+               {"drafts_proposed", passes.drafts_proposed},
+               {"drafts_accepted", passes.drafts_accepted},
+               {"copies", passes.copies},
+               {"skipped_parts", passes.skipped_parts},
+               {"published", report.mover.commits},
+               {"refused", passes.refused},
+               {"planning_ns_p50", derived.planning_p50},
+               {"planning_ns_p99", derived.planning_p99}};
+  json.update(schedule_json(report.run.schedule));
+  return json;
 }
 
 Json timeline_json(const Report& report) {
@@ -179,6 +183,22 @@ Json tiers_json(const Report& report) {
   return tiers;
 }
 
+Json tenants_json(const Report& report) {
+  Json json = Json::array();
+  for (const Tenant tenant : tenants) {
+    const TenantCounts& counts = report.replay.of(tenant);
+    json.push_back({{"name", name(tenant)},
+                    {"floor_bytes", report.run.tenants.floor_of(tenant)},
+                    {"most_bytes", report.run.tenants.most_of(tenant)},
+                    {"requests", counts.requests},
+                    {"input_tokens", counts.input_tokens},
+                    {"hit_tokens", counts.hit_tokens},
+                    {"token_hit_rate", counts.token_hit_rate()},
+                    {"bytes", report.cache.tenant_bytes[static_cast<std::size_t>(tenant)]}});
+  }
+  return json;
+}
+
 /// Quantiles by their per cent.
 Json quantiles_json(const std::vector<double>& values, std::initializer_list<int> per_cents) {
   Json json = Json::object();
@@ -210,6 +230,7 @@ Json question_json(const FleetReport& report) {
                {"seed", question.seed},
                {"sample_nodes", question.is_sampled() ? question.sample_nodes : 0},
                {"samples", question.is_sampled() ? question.samples : 1}});
+  if (question.schedule.concurrency > 1) json.update(schedule_json(question.schedule));
   return json;
 }
 
@@ -298,6 +319,8 @@ std::string to_json(const Report& report) {
                {"victims", report.cache.victims},
                {"metadata_bytes", report.cache.metadata_bytes},
                {"memory_moves", report.cache.memory_moves},
+               {"memory_mapped_bytes", report.cache.memory_mapped_bytes},
+               {"memory_copied_bytes", report.cache.memory_copied_bytes},
                {"block_evictions", report.cache.block_evictions},
                {"uncached_blocks", report.cache.uncached_blocks},
                {"resident_states", report.cache.resident_states},
@@ -324,6 +347,7 @@ std::string to_json(const Report& report) {
     json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
     json["timeline"] = timeline_json(report);
   }
+  if (run.tenants.flood > 0) json["tenants"] = tenants_json(report);
   if (!report.capacities.empty()) json["capacities"] = cells_json(report.capacities);
   return written(json);
 }

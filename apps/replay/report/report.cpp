@@ -29,13 +29,14 @@ class Lines {
   std::string text_;
 };
 
-std::string describe(const ScheduleOptions& schedule) {
-  std::string text = fmt::format("{} requests at a time", schedule.concurrency);
-  if (schedule.running_max > 0) text += fmt::format(", {} of them running", schedule.running_max);
-  if (schedule.refresh) text += ", looked up again when they run";
-  if (const ShareRunning& share = schedule.share_running; share.least_tokens > 0)
-    text += fmt::format(", waiting for {} tokens of another", share.least_tokens);
-  return text;
+void add_tenants(Lines& lines, const Report& report) {
+  if (report.run.tenants.flood == 0) return;
+  for (const Tenant tenant : tenants) {
+    const TenantCounts& counts = report.replay.of(tenant);
+    const auto bytes = static_cast<double>(report.cache.tenant_bytes[static_cast<std::size_t>(tenant)]);
+    lines.add(name(tenant).data(), "{} requests, {:.2f} % of {} tokens hit, {} at the end", counts.requests,
+              100 * counts.token_hit_rate(), counts.input_tokens, human_bytes(bytes));
+  }
 }
 
 std::string describe_cache(const Report& report) {
@@ -126,6 +127,7 @@ void add_hits(Lines& lines, const Report& report, const Derived& derived) {
     if (count > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", name(static_cast<LostHit>(reason)), count);
   }
   lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
+  add_tenants(lines, report);
   if (report.passes) {
     add_prefills(lines, derived);
     lines.add("evictions", "{} states; {} resident at the end", report.cache.state_evictions,
@@ -211,6 +213,15 @@ double share_of_input(const Report& report, std::int64_t tokens) {
 }
 
 }  // namespace
+
+std::string describe(const ScheduleOptions& schedule) {
+  std::string text = fmt::format("{} requests at a time", schedule.concurrency);
+  if (schedule.running_max > 0) text += fmt::format(", {} of them running", schedule.running_max);
+  if (schedule.refresh) text += ", looked up again when they run";
+  if (const ShareRunning& share = schedule.share_running; share.least_tokens > 0)
+    text += fmt::format(", waiting for {} tokens of another", share.least_tokens);
+  return text;
+}
 
 double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
   return share_of_input(report, tier.hit_tokens);

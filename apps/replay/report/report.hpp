@@ -38,6 +38,7 @@ struct RunDescription {
   double accept = 0;
   bool asynchronous = false;
   ScheduleOptions schedule;  ///< serve only
+  TenantOptions tenants;
   std::int64_t bad_lines = 0;
   std::optional<TraceHeader> recorded;    ///< of a recorded trace
   std::int64_t never_ran = 0;             ///< cancelled requests that the recorded trace has and the workload has not
@@ -95,6 +96,9 @@ struct Derived {
 
   explicit Derived(const Report& report);
 };
+
+/// In words.
+[[nodiscard]] std::string describe(const ScheduleOptions& schedule);
 
 /// For people.
 [[nodiscard]] std::string to_text(const Report& report);

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <optional>
 
 namespace stateport::replay {
 namespace {
@@ -35,18 +34,10 @@ FleetQuestion question_of(const FleetRunOptions& options, const RunInput& input)
           .event_delay_s = options.event_delay_s,
           .mean_life_s = options.mean_life_s,
           .down_s = options.down_s,
+          .schedule = options.schedule,
           .seed = options.common.workload.generator.seed,
           .sample_nodes = sample_nodes(options),
           .samples = options.samples};
-}
-
-/// The requests to serve, if these are not all.
-std::optional<Workload> first_requests(const RunInput& input) {
-  if (static_cast<std::size_t>(input.requests) == input.workload.size()) return std::nullopt;
-  Workload first(input.workload.block_size_tokens());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(input.requests); ++i)
-    first.add(input.workload.request(i), input.workload.blocks(i));
-  return first;
 }
 
 }  // namespace
@@ -55,8 +46,8 @@ int run(const SweepOptions& options) {
   OutputFile json(options.common.json_file);
   const RunInput input = read_input("sweep", options.common);
   SweepReport report{
-      .cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1, .division = options.division}), options.memory_bytes,
-                     policies_of(options.cache), compute_cost(input.model.name), keep_going),
+      .cells = sweep(input.workload, input.requests, make_budget(input, {.bytes = 1, .division = options.division}),
+                     options.memory_bytes, policies_of(options.cache), compute_cost(input.model.name), keep_going),
       .requests = input.requests};
   report.interrupted = report.cells.size() < options.memory_bytes.size() * policies_of(options.cache).size();
   for (std::size_t i = 0; i < static_cast<std::size_t>(input.requests); ++i)
@@ -83,8 +74,8 @@ int run(const FleetRunOptions& options) {
   const RunInput input = read_input("fleet", options.common);
   const auto begin = std::chrono::steady_clock::now();
   FleetReport report{.run = input.run, .question = question_of(options, input), .answers = {}};
-  const std::optional<Workload> first = first_requests(input);
-  report.answers = ask_fleet(first ? *first : input.workload, report.question, keep_going);
+  const Workload workload = input.workload.first(static_cast<std::size_t>(input.requests));
+  report.answers = ask_fleet(workload, report.question, keep_going);
   report.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (report.answers.empty()) return exit_interrupted;
   fmt::print("{}", to_text(report));

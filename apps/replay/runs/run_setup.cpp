@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/models.hpp>
 
+#include "fleet/crowd.hpp"
 #include "report/json.hpp"
 #include "states/device_passes.hpp"
 #include "states/named_model.hpp"
@@ -77,11 +78,16 @@ bool keep_going() noexcept {
 
 RunInput read_input(const char* command, const CommonOptions& common, std::int32_t drafts) {
   const ModelOptions& model = common.model;
-  RunDescription run{.command = command};
+  RunDescription run{.command = command, .tenants = common.tenants};
   Workload workload = read_workload(common.workload, run);
+  std::int64_t wanted = common.workload.requests_max;
+  if (common.tenants.flood > 0) {
+    if (wanted > 0) workload = workload.first(static_cast<std::size_t>(std::exchange(wanted, 0)));
+    workload = add_flood(workload, common.tenants.flood);
+    run.workload += fmt::format(", and {:g} times by a flood", common.tenants.flood);
+  }
   if (common.workload.hints.any()) workload.give_hints(common.workload.hints);
   const auto all = static_cast<std::int64_t>(workload.size());
-  const std::int64_t wanted = common.workload.requests_max;
   const models::ModelInfo info = named_model(model.name);
   const StateSpec named = models::spec(info, {.drafts = drafts, .recurrent_type = model.recurrent_type});
   RunInput input{.workload = std::move(workload),
@@ -90,6 +96,7 @@ RunInput read_input(const char* command, const CommonOptions& common, std::int32
                  .checkpoint = named,
                  .model = model,
                  .drafts = drafts,
+                 .tenants = common.tenants,
                  .run = std::move(run)};
   if (!take_recorded_sizes(input.run.recorded, input)) input.kv_bytes_per_token = info.kv_bytes_per_token;
   input.checkpoint = model.checkpoint_type ? quantised(input.full, *model.checkpoint_type) : input.full;
@@ -126,7 +133,9 @@ Budget make_budget(const RunInput& input, const MemoryOptions& memory) {
           .speeds = memory.speeds,
           .separate_checkpoints = input.model.checkpoint_type.has_value(),
           .arena_tokens = memory.division.arena_tokens,
-          .state_share = memory.division.state_share};
+          .state_share = memory.division.state_share,
+          .tenants = input.tenants,
+          .positions = memory.positions};
 }
 
 void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescription& run) {

@@ -34,6 +34,7 @@ struct RunInput {
   ModelOptions model;
   std::optional<std::size_t> kv_bytes_per_token;  ///< none: not known
   std::int32_t drafts = 0;
+  TenantOptions tenants;
   RunDescription run;  ///< for the report: the workload and the model
 };
 

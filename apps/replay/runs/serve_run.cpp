@@ -98,7 +98,9 @@ int run(const ServeOptions& options) {
                                 .mistaken_closes = options.mistaken_closes,
                                 .running_max = options.schedule.running_max,
                                 .step_tokens_max = options.schedule.step_tokens_max,
-                                .refresh = options.schedule.refresh};
+                                .refresh = options.schedule.refresh,
+                                .tenants = input.tenants};
+  requests.cache.tenant_quotas = input.tenants.quotas();
   requests.cache.unchecked_layout = false;
   constexpr std::int32_t sessions_max = 1 << 16;  // more than a workload has at a time
   if (options.close_sessions) requests.cache.sessions.remembered = sessions_max;

@@ -36,6 +36,12 @@ void Workload::add(const Request& request, std::span<const BlockIdentity> identi
   longest_blocks_ = std::max(longest_blocks_, full_blocks);
 }
 
+Workload Workload::first(std::size_t requests) const {
+  Workload first(block_size_tokens_);
+  for (std::size_t i = 0; i < std::min(requests, size()); ++i) first.add(request(i), blocks(i));
+  return first;
+}
+
 void Workload::give_hints(const HintKinds& kinds) {
   constexpr std::int64_t tool_call_ms = 20'000;
   constexpr double ms_of_second = 1000;

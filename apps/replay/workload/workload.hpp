@@ -13,6 +13,10 @@ namespace stateport::replay {
 /// A number that stands for the tokens of one block. Equal identities after equal prefixes mean equal tokens.
 using BlockIdentity = std::uint64_t;
 
+/// Whose a request is: see add_flood().
+enum class Tenant : std::uint8_t { none, quiet, flood };
+inline constexpr std::size_t tenant_count = 3;
+
 /// One request of a workload: prompt (input) and the tokens that were generated (output, never cached).
 struct Request {
   std::int64_t arrival_ms = 0;
@@ -24,6 +28,7 @@ struct Request {
   /// known.
   std::int64_t left_at_tokens = 0;
   std::int64_t recorded_hit_tokens = -1;  ///< reused by the engine in life; -1: unknown
+  Tenant tenant = Tenant::none;
 
   [[nodiscard]] double arrival_s() const noexcept { return static_cast<double>(arrival_ms) / 1000; }
 };
@@ -52,6 +57,9 @@ class Workload {
   /// Appends one request. Throws InvalidArgument, nothing changed: input_tokens < 1, a negative arrival or output, or
   /// fewer identities than the prompt has full blocks. Further identities (a partial last block) are not kept.
   void add(const Request& request, std::span<const BlockIdentity> identities);
+
+  /// A workload of the first requests, at most all.
+  [[nodiscard]] Workload first(std::size_t requests) const;
 
   /// Gives every request the hints of these kinds, and no others.
   void give_hints(const HintKinds& kinds);

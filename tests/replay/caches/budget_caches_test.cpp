@@ -332,8 +332,29 @@ TEST_CASE("memory of an arena moves while it serves, and its books are right") {
       }
       const CacheCounts counts = cache->counts();
       CHECK(budget.used_bytes(counts.resident_blocks, counts.resident_states) <= budget.bytes);
+      CHECK(counts.memory_mapped_bytes <= counts.memory_moves * std::max(budget.arena_tokens, budget.state_bytes));
+      CHECK(counts.memory_mapped_bytes >=
+            counts.memory_moves / 2 * std::min(budget.arena_tokens, budget.state_bytes) - budget.bytes);
+      CHECK(counts.memory_copied_bytes % budget.block_bytes() == 0);
     }
   });
+}
+
+TEST_CASE("an arena counts the memory that extents got, and the KV that was copied out of others") {
+  const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 1000});
+  for (const PolicyKind policy : {PolicyKind::slots_lru, PolicyKind::node_lru}) {
+    CAPTURE(name(policy));
+    Budget budget = qwen3_next(16 * gib);
+    budget.arena_tokens = 2048;
+    const auto cache = make_budget_cache(policy, budget, {}, workload);
+    NoPasses none;
+    Replayer replayer(workload, *cache, none);
+    replayer.run([](std::int64_t) { return true; });
+    const CacheCounts counts = cache->counts();
+    CHECK(counts.memory_mapped_bytes > gib);
+    CHECK(counts.memory_copied_bytes > 0);
+    CHECK(counts.memory_copied_bytes % budget.block_bytes() == 0);
+  }
 }
 
 TEST_CASE("the sweep's table and its JSON have the same figures") {

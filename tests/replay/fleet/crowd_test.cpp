@@ -126,6 +126,35 @@ TEST_CASE("a part of a load has whole conversations, about as many as asked for"
   CHECK(check({.load = 0.5, .part = 0.5}, 0.25) == check({.load = 0.5, .part = 0.5}, 0.25));
 }
 
+TEST_CASE("a flood serves the workload several times beside it, and shares nothing with it") {
+  const Workload quiet = made_up(WorkloadKind::shared_prompt, 200);
+  const Workload both = add_flood(quiet, 3);
+  REQUIRE(both.size() == 4 * quiet.size());
+  Workload flood(quiet.block_size_tokens());
+  std::size_t next = 0;
+  std::map<std::int64_t, std::int64_t> sessions;
+  for (std::size_t i = 0; i < both.size(); ++i) {
+    const Request& request = both.request(i);
+    if (i > 0) CHECK(both.request(i - 1).arrival_ms <= request.arrival_ms);
+    ++sessions[request.session];
+    if (request.tenant == Tenant::quiet) {
+      CHECK(blocks_of(both, i) == blocks_of(quiet, next));
+      CHECK(request.session == quiet.request(next++).session);
+    } else {
+      CHECK(request.tenant == Tenant::flood);
+      flood.add(request, both.blocks(i));
+    }
+  }
+  CHECK(next == quiet.size());
+  const Crowd crowd = make_crowd(quiet, find_conversations(quiet), {.load = 3});
+  CHECK(flood.distinct_blocks() == crowd.workload.distinct_blocks());
+  CHECK(both.distinct_blocks() == quiet.distinct_blocks() + flood.distinct_blocks());
+  std::set<std::int64_t> quiet_sessions;
+  for (std::size_t i = 0; i < quiet.size(); ++i) quiet_sessions.insert(quiet.request(i).session);
+  CHECK(sessions.size() == 4 * quiet_sessions.size());
+  CHECK_THROWS_AS(static_cast<void>(add_flood(quiet, 0)), InvalidArgument);
+}
+
 TEST_CASE("a crowd of no load, or of a part that is none, is refused") {
   const Workload workload = made_up(WorkloadKind::chat, 3);
   const Conversations conversations = find_conversations(workload);

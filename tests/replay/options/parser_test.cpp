@@ -104,6 +104,51 @@ TEST_CASE("each command has its own defaults") {
   CHECK(parsed<FleetRunOptions>(nodes).sample_nodes == -1);
 }
 
+TEST_CASE("nodes of a fleet have a schedule, of one request at a time where none is named") {
+  CHECK(parsed<FleetRunOptions>(nodes).schedule.concurrency == 1);
+  const ScheduleOptions schedule =
+      parsed<FleetRunOptions>(nodes +
+                              "--concurrency 9 --max-running 4 --step-tokens 2048 --refresh --share-running 64:7")
+          .schedule;
+  CHECK(schedule.concurrency == 9);
+  CHECK(schedule.running_max == 4);
+  CHECK(schedule.step_tokens_max == 2048);
+  CHECK(schedule.refresh);
+  CHECK(schedule.share_running.least_tokens == 64);
+  CHECK(schedule.share_running.longest_commits == 7);
+  for (const std::string option : {"--max-running 1", "--step-tokens 2048", "--refresh", "--share-running 64"})
+    check_refused(nodes + option, "needs --concurrency 2 or more");
+  check_refused(nodes + "--concurrency 2 --max-running 3", "more requests than --concurrency has");
+}
+
+TEST_CASE("positions are for hix") {
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB --positions 99").memory.positions == 99);
+  CHECK(parsed<SizeOptions>("size --memory 4GiB").memory.positions == 0);
+  check_refused("budget --memory 4GiB --policy gdsf --positions 99", "--positions: is for hix");
+  check_refused("budget --memory 4GiB --positions 0", "--positions");
+}
+
+TEST_CASE("a flood and shares of tenants are read") {
+  const std::string shares = "--flood 2.5 --quiet-floor 1GiB --flood-most 2GiB";
+  for (const TenantOptions& tenants : {parsed<ServeOptions>("serve " + shares).common.tenants,
+                                       parsed<BudgetOptions>("budget --memory 4GiB " + shares).common.tenants}) {
+    CHECK(tenants.flood == 2.5);
+    CHECK(tenants.quiet_floor_bytes == gib);
+    CHECK(tenants.flood_most_bytes == 2 * gib);
+    CHECK(tenants.quotas() == 2);
+  }
+  CHECK(parsed<ServeOptions>("serve").common.tenants.quotas() == 0);
+  check_refused("serve --quiet-floor 1GiB", "--flood");
+  check_refused("serve --flood-most 1GiB", "--flood");
+  check_refused("serve --flood nan", "--flood");
+  check_refused("serve --flood 0", "--flood");
+  check_refused("sweep --memory 4GiB --flood 2", "--flood: is an option of serve, budget, not of sweep");
+  check_refused("budget --memory 4GiB --flood 2 --compare", "--flood");
+  for (const std::string option : {"--quiet-floor", "--flood-most"})
+    check_refused("budget --memory 4GiB --flood 2 --policy last " + option + " 1GiB",
+                  "is for a policy of RequestCache");
+}
+
 TEST_CASE("options with units and parts are read") {
   CHECK(parsed<SweepOptions>("sweep --memory 1GiB,2GiB").memory_bytes == std::vector{gib, 2 * gib});
   const auto budget = parsed<BudgetOptions>(

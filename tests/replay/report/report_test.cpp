@@ -66,6 +66,33 @@ TEST_CASE("the text names mismatches and an interruption") {
   CHECK(to_text(Report{}).find("bookkeeping alone") != std::string::npos);
 }
 
+TEST_CASE("a report has the shares of tenants, where there are some") {
+  Report report = example();
+  CHECK_FALSE(nlohmann::json::parse(to_json(report)).contains("tenants"));
+  report.run.tenants = {.flood = 3, .quiet_floor_bytes = 70, .flood_most_bytes = 90};
+  report.replay.tenants = {TenantCounts{},
+                           {.requests = 1, .input_tokens = 20, .hit_tokens = 10},
+                           {.requests = 3, .input_tokens = 80, .hit_tokens = 15}};
+  report.cache.tenant_bytes = {0, 71, 72};
+  const nlohmann::json json = nlohmann::json::parse(to_json(report))["tenants"];
+  REQUIRE(json.size() == 2);
+  CHECK(json[0] == nlohmann::json{{"name", "quiet"},
+                                  {"floor_bytes", 70},
+                                  {"most_bytes", 0},
+                                  {"requests", 1},
+                                  {"input_tokens", 20},
+                                  {"hit_tokens", 10},
+                                  {"token_hit_rate", 0.5},
+                                  {"bytes", 71}});
+  CHECK(json[1]["name"] == "flood");
+  CHECK(json[1]["floor_bytes"] == 0);
+  CHECK(json[1]["most_bytes"] == 90);
+  CHECK(json[1]["token_hit_rate"] == 0.1875);
+  CHECK(json[1]["bytes"] == 72);
+  CHECK(to_text(report).find("quiet         1 requests, 50.00 % of 20 tokens hit, 71 B at the end") !=
+        std::string::npos);
+}
+
 TEST_CASE("a report of the align modes tells drafts, copies and publications") {
   Report report = example();
   report.run.drafts = 3;

@@ -18,6 +18,22 @@ Blocks blocks_of_request(const Workload& workload, std::size_t index) {
 }
 }  // namespace
 
+TEST_CASE("the first requests of a workload are a workload") {
+  Workload workload(4);
+  const std::vector<BlockIdentity> blocks = {1, 2, 3};
+  for (const std::int64_t blocks_of_prompt : {2, 3, 1})
+    workload.add({.arrival_ms = blocks_of_prompt, .input_tokens = 4 * blocks_of_prompt}, blocks);
+  for (std::size_t requests = 0; requests < 5; ++requests) {
+    const Workload first = workload.first(requests);
+    REQUIRE(first.size() == std::min<std::size_t>(requests, 3));
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CHECK(first.request(i).arrival_ms == workload.request(i).arrival_ms);
+      CHECK(first.blocks(i).size() == workload.blocks(i).size());
+    }
+  }
+  CHECK(workload.first(1).longest_blocks() == 2);
+}
+
 TEST_CASE("a workload keeps the full blocks of a prompt and drops the partial one") {
   Workload workload(10);
   workload.add({.input_tokens = 25}, Blocks{1, 2, 3});

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "workload/workload.hpp"
+
+#include <cstdint>
+#include <string_view>
+
+namespace stateport::replay {
+
+/// Two tenants that share one cache.
+struct TenantOptions {
+  double flood = 0;                    ///< times of add_flood(); 0: there are no tenants
+  std::int64_t quiet_floor_bytes = 0;  ///< TenantQuota::floor_bytes of the quiet tenant
+  std::int64_t flood_most_bytes = 0;   ///< TenantQuota::most_bytes of the flood
+
+  /// RequestCacheOptions::tenant_quotas.
+  [[nodiscard]] constexpr std::int32_t quotas() const noexcept { return flood > 0 ? 2 : 0; }
+  [[nodiscard]] constexpr std::int64_t floor_of(Tenant tenant) const noexcept {
+    return tenant == Tenant::quiet ? quiet_floor_bytes : 0;
+  }
+  [[nodiscard]] constexpr std::int64_t most_of(Tenant tenant) const noexcept {
+    return tenant == Tenant::flood ? flood_most_bytes : 0;
+  }
+};
+
+/// Not of Tenant::none.
+inline constexpr Tenant tenants[] = {Tenant::quiet, Tenant::flood};
+
+[[nodiscard]] constexpr std::string_view name(Tenant tenant) noexcept {
+  constexpr std::string_view names[tenant_count] = {"none", "quiet", "flood"};
+  return names[static_cast<std::size_t>(tenant)];
+}
+
+[[nodiscard]] inline Namespace name_space_of(Tenant tenant) {
+  if (tenant == Tenant::none) return {};
+  return {.salt = NameKey(name(tenant))};
+}
+
+/// Sets the quotas of a cache whose bytes are `scale` times those of the options. Throws as CacheTenants::set_quota.
+inline void set_quotas(RequestCache& cache, const TenantOptions& options, std::int64_t scale) {
+  for (const Tenant tenant : tenants)
+    if (cache.tenants() != nullptr)
+      cache.tenants()->set_quota({.salt = name_space_of(tenant).salt,
+                                  .floor_bytes = options.floor_of(tenant) * scale,
+                                  .most_bytes = options.most_of(tenant) * scale});
+}
+
+}  // namespace stateport::replay
