@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stateport._arguments import integer
 from stateport.errors import InvalidArgument
+
+_BREAKPOINTS_MAX = 8  # of a Prompt
 
 # Of a generation configuration: whether the value asks for more than one sequence or a cache of another kind.
 _REFUSED_SETTINGS: dict[str, Callable[[Any], bool]] = {
@@ -41,6 +44,15 @@ def check_ids(model: Any, input_ids: Any) -> None:
     if least < 0 or most >= vocabulary:
         raise InvalidArgument(f"input_ids has elements from {least} to {most}, and must have token ids below "
                               f"{vocabulary}")
+
+
+def check_breakpoints(input_ids: torch.Tensor, breakpoints: Sequence[int]) -> None:
+    """Raises InvalidArgument unless these are at most 8 ascending positions in the prompt."""
+    if len(breakpoints) > _BREAKPOINTS_MAX:
+        raise InvalidArgument(f"breakpoints has {len(breakpoints)} positions, and must have at most {_BREAKPOINTS_MAX}")
+    least = 1
+    for i, position in enumerate(breakpoints):
+        least = 1 + integer(f"breakpoints[{i}]", position, least, input_ids.shape[1])
 
 
 def check_options(model: Any, input_ids: Any, options: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from stateport._arrays import TRANSFER, Int32s, Records
 from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState, OutOfMemory
 from stateport.eviction import Eviction, ReuseHint
-from stateport.hashing import Namespace, random_seed
+from stateport.hashing import random_seed
 from stateport.passes import PassCommit, PassPlan
 from stateport.request_cache import RequestCache
 from stateport.store import StateStore
@@ -90,16 +90,17 @@ class Ledger:
 
     # --- The life of a request ---------------------------------------------------------------------------------------
 
-    def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None, speed: Speed,
+    def start(self, tokens: Int32s, options: dict[str, Any], speed: Speed,
               skips: Callable[[int], bool]) -> Running | None:
-        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. speed: by which
-        loads are weighed. skips: answers whether a hit of a number of tokens is not taken."""
+        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. options: of
+        RequestCache.start. speed: by which loads are weighed. skips: answers whether a hit of a number of tokens is not
+        taken."""
         with self.lock:
             if self.tiers is not None:
                 self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),
                                      file_bytes_per_s=speed.bytes_per_s("file"),
                                      tokens_per_s=speed.tokens_per_s(len(tokens)))
-            started = self._start(tokens, namespace, hint)
+            started = self._start(tokens, options)
         if started is None:
             return None
         running = Running(started.request, started)
@@ -117,14 +118,14 @@ class Ledger:
             raise
         return running
 
-    def _start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None) -> StartedRequest | None:
+    def _start(self, tokens: Int32s, options: dict[str, Any]) -> StartedRequest | None:
         """A request that was given up while it loaded keeps its number until the cache hears of the end."""
         now_s = time.monotonic() - self._clock
-        started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
+        started = self.book.start(tokens, now_s=now_s, **options)
         if started is not None or self.tiers is None:
             return started
         self._end()
-        return self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
+        return self.book.start(tokens, now_s=now_s, **options)
 
     def _waits(self, running: Running) -> bool:
         with self.lock:

@@ -17,7 +17,7 @@ from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
 from stateport.transformers import attention
 from stateport.transformers.budget import Tiers, cut, parse_bytes
-from stateport.transformers.inputs import check_ids, check_options
+from stateport.transformers.inputs import check_breakpoints, check_ids, check_options
 from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served
@@ -86,25 +86,28 @@ class PrefixCache:
     # --- Requests ----------------------------------------------------------------------------------------------------
 
     def generate(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
-                 **options: Any) -> Any:
+                 breakpoints: Sequence[int] = (), **options: Any) -> Any:
         """The answer of model.generate for these input_ids [1, tokens] and options. `last` has the saved tokens and
         time.
 
-        namespace: prompts of different ones share nothing. hint: about the prompt's future. Raises InvalidArgument for
-        more than one sequence, for padding, and for options that need a cache of their own (num_beams, assistant_model,
-        …)."""
+        namespace: prompts of different ones share nothing. hint: about the prompt's future. breakpoints: at most 8
+        ascending positions, from 1 to the number of tokens, at which later prompts may leave this one (chat_prompt
+        names those of a chat): a pass over the prompt ends at each, and leaves a state, if there is room. Raises
+        InvalidArgument for more than one sequence, for padding, for positions that are none, and for options that need
+        a cache of their own (num_beams, assistant_model, …)."""
         self._ledger.require_open()  # before torch does anything: in a child of a fork its threads are not there
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
         options.pop("attention_mask", None)
-        with self._request(input_ids, namespace, hint, may_skip=self._skip_slow_hits) as request:
+        with self._request(input_ids, namespace, hint, breakpoints, may_skip=self._skip_slow_hits) as request:
             request.prefill()
             options[cache_argument(self.model)] = request.past_key_values
             return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
                                        stopping_criteria=StoppingCriteriaList([request, *criteria]), **options)
 
     def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,
-               hint: ReuseHint | None = None, timeout_s: float | None = None, **options: Any) -> TokenStream:
+               hint: ReuseHint | None = None, breakpoints: Sequence[int] = (), timeout_s: float | None = None,
+               **options: Any) -> TokenStream:
         """As generate, but returns an iterator over the answer while it is sampled: token ids, or text with a
         tokenizer.
 
@@ -112,18 +115,22 @@ class PrefixCache:
         self._ledger.require_open()
         check_options(self.model, input_ids, options)
         check_ids(self.model, input_ids)
-        return TokenStream(self, input_ids, tokenizer, timeout_s, {"namespace": namespace, "hint": hint, **options})
+        check_breakpoints(input_ids, breakpoints)
+        return TokenStream(self, input_ids, tokenizer, timeout_s,
+                           {"namespace": namespace, "hint": hint, "breakpoints": breakpoints, **options})
 
-    def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None,
-                hint: ReuseHint | None = None) -> Request:
+    def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
+                breakpoints: Sequence[int] = ()) -> Request:
         """Starts a request for a loop of the caller's own: see Request. It takes every hit."""
-        return self._request(input_ids, namespace, hint, may_skip=False)
+        return self._request(input_ids, namespace, hint, breakpoints, may_skip=False)
 
-    def _request(self, input_ids: torch.Tensor, namespace: Namespace | None, hint: ReuseHint | None, *,
-                 may_skip: bool) -> Request:
+    def _request(self, input_ids: torch.Tensor, namespace: Namespace | None, hint: ReuseHint | None,
+                 breakpoints: Sequence[int], *, may_skip: bool) -> Request:
         self._ledger.require_open()
         check_ids(self.model, input_ids)
-        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint, "may_skip": may_skip})
+        check_breakpoints(input_ids, breakpoints)
+        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint, "breakpoints": breakpoints,
+                                                       "may_skip": may_skip})
 
     def warm_up(self, prompts: Sequence[int], tails: Sequence[int] = (), *, rounds: int = 3) -> None:
         """Computes made-up prompts of these lengths, and behind each of them tails of those lengths, `rounds` times, so

@@ -14,6 +14,7 @@ from stateport.errors import InvalidState
 from stateport.transformers.layout import run
 from stateport.transformers.ledger import Ledger, Running
 
+_STEPS_MAX = 32  # of a stepwise model behind the first pass over a prompt, so that it leaves named states
 _FLUSH_TOKENS = 64  # sampled tokens that are reported together, without pages
 
 
@@ -70,7 +71,8 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             return bool(options["may_skip"] and speed.is_slow(len(tokens), reused, self._owner.layout.stepwise))
 
         if len(tokens) < self._owner.request_tokens:
-            running = self._ledger.start(tokens, options["namespace"], self._hint, speed, skips)
+            running = self._ledger.start(tokens, {name: options[name] for name in ("namespace", "hint", "breakpoints")},
+                                         speed, skips)
         self.served.cached = running is not None
         if running is None:
             return None
@@ -113,13 +115,16 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         self.served.computed_tokens = end - first
 
     def _part(self, at: int, left: int) -> int:
-        """How many of the tokens that are left to run in one pass."""
-        if not self._owner.layout.stepwise:
-            most: int = self._owner.chunk_tokens
-            return min(left, most)
+        """How many of the tokens that are left to run in one pass. It ends at the next named position."""
+        named = self._running.started.breakpoints if self._running is not None else ()
+        behind = [position - at for position in named if position > at]
+        if not self._owner.layout.stepwise or at > 0:
+            most: int = left if self._owner.layout.stepwise else self._owner.chunk_tokens
+            return min(left, most, *behind[:1])
         # Passes after the first are slow, so the first is as long as it can be, and ends where its state can be kept.
         page: int = self._owner.page_tokens
-        return left // page * page if at == 0 and left >= page else left
+        whole = left // page * page or left
+        return min([whole, *(count for count in behind if count >= left - _STEPS_MAX)])
 
     def _forward(self, cache: DynamicCache, begin: int, end: int) -> None:
         step = 1 if self._owner.layout.stepwise and begin > 0 else end - begin

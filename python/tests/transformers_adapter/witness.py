@@ -72,12 +72,12 @@ class Witness:
                 for at in range(begin + 1, end + 1):
                     self._origins.setdefault(tuple(tokens[:at]), set()).add((begin, end))
 
-    def serve(self, cache: PrefixCache, prompt: Tokens, answer: int) -> tuple[Tokens, Served]:
-        """Generates `answer` tokens. Returns all tokens, and the cache's counts."""
+    def serve(self, cache: PrefixCache, prompt: Tokens, answer: int, **options: Any) -> tuple[Tokens, Served]:
+        """Generates `answer` tokens. options: of PrefixCache.generate. Returns all tokens, and the cache's counts."""
         tokens = list(prompt)
         with self.recording(tokens):
             out = cache.generate(as_ids(prompt), max_new_tokens=answer, do_sample=False, return_dict_in_generate=True,
-                                 output_logits=True)
+                                 output_logits=True, **options)
             tokens[:] = out.sequences[0].tolist()
         cache.check_invariants()
         assert cache.running_requests == 0
