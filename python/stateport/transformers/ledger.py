@@ -39,9 +39,9 @@ Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, en
 
 @dataclasses.dataclass
 class Running:
-    """A request that runs. cache: from which the model continues; None: nothing is restored. position: tokens whose KV
-    and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded. skipped: tokens of
-    a hit that was not taken: the request has ended."""
+    """A request that runs. cache: from which the model continues, in this row; None: nothing is restored. position:
+    tokens whose KV and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded.
+    skipped: tokens of a hit that was not taken: the request has ended."""
 
     number: int
     started: StartedRequest
@@ -50,6 +50,7 @@ class Running:
     live: int = -1
     loaded_s: float = 0.0
     skipped: int = 0
+    row: int = 0
 
 
 class Ledger:
@@ -177,7 +178,7 @@ class Ledger:
         for end in sorted({*saves, count}):
             forward(cache, running.position + done, running.position + end)
             if end in saves:
-                self.stores.save_state(cache, saves[end])
+                self.stores.save_state(cache, running.row, saves[end])
             done = end
 
     def append(self, running: Running, tokens: list[int]) -> bool:
@@ -190,6 +191,20 @@ class Ledger:
                 self._commit(running, plan, 1, [token])
             return True
 
+    def fork(self, running: Running, tokens: list[int], hint: ReuseHint | None) -> list[Running]:
+        """The model ran the last token of the prompt in each row of the request's cache, and sampled tokens [rows].
+        Ends the request, and answers one for each row. []: there is no room for them."""
+        with self.lock:
+            plan = self._plan(running, 1)
+            if plan is None:
+                self.abort(running)
+                return []
+            self._commit(running, plan, 1, [])
+            numbers = self.book.fork(running.number, tokens)
+            self.finish(running, hint)
+            return [Running(number, running.started, running.cache, running.position, row=row)
+                    for row, number in enumerate(numbers or ())]
+
     def finish(self, running: Running, hint: ReuseHint | None) -> None:
         """The request is complete: its computed prefix is kept up to the last state."""
         with self.lock:
@@ -200,7 +215,7 @@ class Ledger:
             if cache is None or running.live < 0 or cache.get_seq_length() != running.position:
                 self.abort(running)
                 return
-            self.stores.save_state(cache, running.live)
+            self.stores.save_state(cache, running.row, running.live)
             self.book.finish([running.number], [hint] if hint else None)
             self._end()
 
@@ -228,13 +243,14 @@ class Ledger:
         self._clear(self.stores.states, group.clear)
         self._clear(self.stores.pages, plan.scrub_kv)
         self._copy(group.copies)
+        self._copy_kv(plan.fork_copies)
         return plan
 
     def _commit(self, running: Running, plan: PassPlan, count: int, sampled: list[int]) -> None:
         cache, first = running.cache, running.position
         assert cache is not None and int(plan.start[0]) == first
         running.live = int(plan.groups[0].write_slot[0])
-        self.stores.save_kv(cache, first, plan.kv(0, first)[:count])
+        self.stores.save_kv(cache, running.row, first, plan.kv(0, first)[:count])
         commit = self.book.commit(plan, [len(sampled)], sampled)
         try:
             self._begin(commit.transfers)
@@ -249,7 +265,7 @@ class Ledger:
             if cache.get_seq_length() != tokens:
                 raise InternalError(f"a state after {tokens} tokens is wanted, and the one that there is comes after "
                                     f"{cache.get_seq_length()}")
-            self.stores.save_state(cache, running.live)
+            self.stores.save_state(cache, running.row, running.live)
             self._copy(commit.groups[0].copies)
 
     def _move(self, answer: PassPlan | PassCommit, *, wait: bool) -> int:
@@ -267,6 +283,11 @@ class Ledger:
     def _copy(self, copies: Any) -> None:
         if len(copies):
             self.stores.states.copy(copies, self._stream())
+            self._settle_copies()
+
+    def _copy_kv(self, copies: Any) -> None:
+        if len(copies):
+            self.stores.pages.copy(copies, self._stream())
             self._settle_copies()
 
     def _settle_copies(self) -> None:

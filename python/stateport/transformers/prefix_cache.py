@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import StoppingCriteriaList
+from transformers import DynamicCache, StoppingCriteriaList
 
 from stateport import _library
 from stateport.cache_options import ArenaUsage, CacheStats, TierUsage
@@ -17,10 +17,11 @@ from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
 from stateport.transformers import attention
 from stateport.transformers.budget import Tiers, cut, parse_bytes
-from stateport.transformers.inputs import check_breakpoints, check_ids, check_options
+from stateport.transformers.inputs import check_breakpoints, check_ids, check_options, setting
 from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served
+from stateport.transformers.samples import Samples
 from stateport.transformers.speed import Clock, Speed
 from stateport.transformers.stores import extent_of, granularity_bytes
 from stateport.transformers.streaming import TokenStream
@@ -92,18 +93,35 @@ class PrefixCache:
 
         namespace: prompts of different ones share nothing. hint: about the prompt's future. breakpoints: at most 8
         ascending positions, from 1 to the number of tokens, at which later prompts may leave this one (chat_prompt
-        names those of a chat): a pass over the prompt ends at each, and leaves a state, if there is room. Raises
-        InvalidArgument for more than one sequence, for padding, for positions that are none, and for options that need
-        a cache of their own (num_beams, assistant_model, …)."""
+        names those of a chat): a pass over the prompt ends at each, and leaves a state, if there is room.
+
+        num_return_sequences=n samples n answers: the prompt is computed once, and a hit is always taken. The cache
+        keeps the answers, too, if n + 1 requests may run now; else the prompt alone (last.cached is False). Raises
+        InvalidArgument for more than one prompt, for padding, for positions that are none, and for options that need a
+        cache of their own (num_beams, assistant_model, …)."""
         self._ledger.require_open()  # before torch does anything: in a child of a fork its threads are not there
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
         options.pop("attention_mask", None)
-        with self._request(input_ids, namespace, hint, breakpoints, may_skip=self._skip_slow_hits) as request:
+        count = setting(self.model, options, "num_return_sequences") or 1
+        with self._request(input_ids, namespace, hint, breakpoints,
+                           may_skip=self._skip_slow_hits and count == 1) as request:
             request.prefill()
-            options[cache_argument(self.model)] = request.past_key_values
-            return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
-                                       stopping_criteria=StoppingCriteriaList([request, *criteria]), **options)
+            if count == 1:
+                return self._generate(input_ids, request.past_key_values, [request, *criteria], options)
+            with Samples(request, count, self._ends(options), criteria) as samples:
+                return self._generate(input_ids, samples.past_key_values, [samples], options)
+
+    def _generate(self, input_ids: torch.Tensor, cache: DynamicCache, criteria: list[Any],
+                  options: dict[str, Any]) -> Any:
+        return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
+                                   stopping_criteria=StoppingCriteriaList(criteria),
+                                   **options | {cache_argument(self.model): cache})
+
+    def _ends(self, options: dict[str, Any]) -> set[int]:
+        """Tokens that end an answer."""
+        ends = setting(self.model, options, "eos_token_id")
+        return set() if ends is None else set(torch.as_tensor(ends).reshape(-1).tolist())
 
     def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,
                hint: ReuseHint | None = None, breakpoints: Sequence[int] = (), timeout_s: float | None = None,
@@ -114,6 +132,8 @@ class PrefixCache:
         Closing it, or leaving its `with` statement, ends the generation early and keeps the tokens computed so far."""
         self._ledger.require_open()
         check_options(self.model, input_ids, options)
+        if (count := setting(self.model, options, "num_return_sequences") or 1) > 1:
+            raise InvalidArgument(f"num_return_sequences is {count}, and must be 1: a stream has one answer")
         check_ids(self.model, input_ids)
         check_breakpoints(input_ids, breakpoints)
         return TokenStream(self, input_ids, tokenizer, timeout_s,

@@ -118,14 +118,17 @@ class Witness:
         self.exact += reused > 0
 
     def _history(self, tokens: Tokens, reused: int) -> list[Part] | None:
-        """The only passes that ever computed the first `reused` tokens; None: there were others."""
+        """The only passes that ever computed the first `reused` tokens; None: there were others, or passes that were
+        not seen."""
         parts: list[Part] = []
         while (done := parts[-1][1] if parts else 0) < reused:
-            part = min(self._origins[tokens[:done + 1]])
+            if not (seen := self._origins.get(tokens[:done + 1])):
+                return None
+            part = min(seen)
             begin, end = part
             if begin != done or end > reused:
                 return None
-            if any(self._origins[tokens[:at]] != {part} for at in range(done + 1, end + 1)):
+            if any(self._origins.get(tokens[:at]) != {part} for at in range(done + 1, end + 1)):
                 return None
             parts.append(part)
         return parts
