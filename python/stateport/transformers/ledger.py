@@ -25,6 +25,7 @@ from stateport.store import StateStore
 from stateport.tier_options import TRANSFER_KINDS, TierOptions, transfer_results
 from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
+from stateport.transformers.checks import Checks
 from stateport.transformers.fingerprint import model_name
 from stateport.transformers.layout import CacheLayout
 from stateport.transformers.speed import Speed
@@ -41,7 +42,8 @@ Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, en
 class Running:
     """A request that runs. cache: from which the model continues, in this row; None: nothing is restored. position:
     tokens whose KV and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded.
-    skipped: tokens of a hit that was not taken: the request has ended."""
+    skipped: tokens of a hit that was not taken: the request has ended. wrong: so it has, because the state of its hit
+    had changed."""
 
     number: int
     started: StartedRequest
@@ -51,6 +53,7 @@ class Running:
     loaded_s: float = 0.0
     skipped: int = 0
     row: int = 0
+    wrong: bool = False
 
 
 class Ledger:
@@ -59,7 +62,8 @@ class Ledger:
     A pass is planned, run and committed in one call, because a plan that another thread makes would replace it."""
 
     def __init__(self, model: Any, layout: CacheLayout, memory: int, sizes: Cut, *, requests: int, page_tokens: int,
-                 eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False) -> None:
+                 eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False,
+                 integrity: bool = False) -> None:
         self.lock = threading.RLock()
         self._layout = layout
         state, page = layout.state_spec(), layout.page_spec(page_tokens)
@@ -75,10 +79,11 @@ class Ledger:
                        scan_alignment_tokens=-1 if layout.stepwise else 0,
                        decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0),
             max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
-            kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub,
+            kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub, integrity=integrity,
             hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores.begin(self.book)
+        self.checks = Checks(self.book, self.stores.states)
         self.tiers: StateTiers | None = None
         self._drops: Records = _NO_TRANSFERS  # of plans that could not begin
         if any(tiers.sizes):
@@ -96,6 +101,15 @@ class Ledger:
         """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. options: of
         RequestCache.start. speed: by which loads are weighed. skips: answers whether a hit of a number of tokens is not
         taken."""
+        withdrawn = self.checks.withdrawn_states
+        while (running := self._start_once(tokens, options, speed, skips)) is not None and running.wrong:
+            if withdrawn == self.checks.withdrawn_states:
+                return None  # the prompt would find the same state again
+            withdrawn = self.checks.withdrawn_states
+        return running
+
+    def _start_once(self, tokens: Int32s, options: dict[str, Any], speed: Speed,
+                    skips: Callable[[int], bool]) -> Running | None:
         with self.lock:
             if self.tiers is not None:
                 self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),
@@ -107,7 +121,7 @@ class Ledger:
         running = Running(started.request, started)
         try:
             begin = time.perf_counter()
-            with self.lock:
+            with self.lock, self.checks.around(self._stream()):
                 self._begin(started.transfers)
             while self._waits(running):
                 time.sleep(_POLL_S)
@@ -132,7 +146,7 @@ class Ledger:
         with self.lock:
             if self.tiers is None or not self.book.loading([running.number])[0]:
                 return False
-            self.tiers.end_transfers(self.book, self._stream())
+            self._end()
             return True
 
     def _restore(self, running: Running, skips: Callable[[int], bool]) -> None:
@@ -149,7 +163,8 @@ class Ledger:
                 running.cache = self.stores.restore(slot, plan.kv(0)[:start])
                 running.position = start
             self.book.cancel(plan)
-            if running.skipped:
+            running.wrong = self.checks.is_wrong(running.number, self._stream())
+            if running.skipped or running.wrong:
                 self.abort(running)
 
     def run(self, running: Running, count: int, forward: Forward) -> bool:
@@ -232,18 +247,20 @@ class Ledger:
         """None: there is no room, even after all memory has moved that the cache can move."""
         while not (plan := self.book.plan([running.number], [count])).room[0]:
             try:
-                self._begin(plan.transfers)
+                with self.checks.around(self._stream()):
+                    self._begin(plan.transfers)
             finally:
                 ended = self._move(plan, wait=True)
             self.book.cancel(plan)
             if not ended:
                 return None
-        self._begin(plan.transfers)
-        group = plan.groups[0]
-        self._clear(self.stores.states, group.clear)
-        self._clear(self.stores.pages, plan.scrub_kv)
-        self._copy(group.copies)
-        self._copy_kv(plan.fork_copies)
+        with self.checks.around(self._stream()):
+            self._begin(plan.transfers)
+            group = plan.groups[0]
+            self._clear(self.stores.states, group.clear)
+            self._clear(self.stores.pages, plan.scrub_kv)
+            self._copy(group.copies)
+            self._copy_kv(plan.fork_copies)
         return plan
 
     def _commit(self, running: Running, plan: PassPlan, count: int, sampled: list[int]) -> None:
@@ -253,9 +270,12 @@ class Ledger:
         self.stores.save_kv(cache, running.row, first, plan.kv(0, first)[:count])
         commit = self.book.commit(plan, [len(sampled)], sampled)
         try:
-            self._begin(commit.transfers)
+            with self.checks.around(self._stream()):
+                try:
+                    self._begin(commit.transfers)
+                finally:
+                    self._keep(running, cache, commit, first + count)
         finally:
-            self._keep(running, cache, commit, first + count)
             self._move(commit, wait=False)
         running.position += count
         self._end()
@@ -318,6 +338,9 @@ class Ledger:
             if len(self._drops):
                 self._begin(_NO_TRANSFERS)
             self.tiers.end_transfers(self.book, self._stream())
+        with self.checks.around(self._stream()):
+            pass  # the work of ends and of transfers has been carried out
+        self.checks.withdraw()
 
     def _stream(self) -> Any:
         return torch.cuda.current_stream(self._layout.device) if self._layout.device.type == "cuda" else None
@@ -371,6 +394,7 @@ class Ledger:
             self.book.close()
             if self.tiers is not None:
                 self.tiers.close()
+            self.checks.close()
             self.stores.close()
 
     def require_open(self) -> None:

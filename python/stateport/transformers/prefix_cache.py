@@ -11,6 +11,7 @@ import torch
 from transformers import DynamicCache, StoppingCriteriaList
 
 from stateport import _library
+from stateport.cache_integrity import IntegrityUsage
 from stateport.cache_options import ArenaUsage, CacheStats, TierUsage
 from stateport.errors import BackendError, InvalidArgument
 from stateport.eviction import ReuseHint
@@ -48,7 +49,10 @@ class PrefixCache:
     taken. eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a
     random one, and with a folder 0: later caches with the same seed find the files. scrub: memory that changes tenant
     (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are given
-    back. The memory in which the model computes is torch's, and is not cleared.
+    back. The memory in which the model computes is torch's, and is not cleared. integrity: each state is summed when it
+    is kept, and compared before a request goes on from it. One that has changed meanwhile, or holds a NaN or an
+    infinity, is taken back, and its tokens are computed again (integrity_usage); a hit waits for the device. KV is not
+    summed.
 
     Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
     tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
@@ -58,7 +62,7 @@ class PrefixCache:
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096, speed: Speed | None = None,
                  skip_slow_hits: bool = True, eviction: str = "hix", hash_seed: int | None = None,
-                 scrub: bool = False) -> None:
+                 scrub: bool = False, integrity: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -81,7 +85,7 @@ class PrefixCache:
             self.last: Served | None = None
             self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests,
                                   page_tokens=self.page_tokens, eviction=eviction, tiers=tiers, hash_seed=hash_seed,
-                                  scrub=scrub)
+                                  scrub=scrub, integrity=integrity)
             undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -186,6 +190,11 @@ class PrefixCache:
         """Contents and counters of "host" or "file"."""
         self._ledger.require_open()
         return self._ledger.book.tier_usage(medium)
+
+    def integrity_usage(self) -> IntegrityUsage:
+        """States that were checked, and that were taken back. Raises InvalidState without `integrity`."""
+        self._ledger.require_open()
+        return self._ledger.book.integrity_usage()
 
     def prometheus(self, prefix: str = "stateport") -> str:
         """The statistics in the text format of Prometheus."""
