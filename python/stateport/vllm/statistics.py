@@ -23,6 +23,7 @@ COUNTED = {
                          "answered", ""),
     "asked_images": ("Images that the shared store was asked for", ""),
     "found_images": ("Images that a find located", ""),
+    "hints": ("Actions of kv_hints, by kind, or by why they had no effect: unknown, malformed, refused", "action"),
     "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 
