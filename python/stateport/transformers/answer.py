@@ -55,7 +55,7 @@ class Answer:
         return [Answer(self._owner, self._ledger, fork, self._prompt_tokens, self._hint) for fork in forks]
 
     def finish(self) -> None:
-        """Keeps what was computed. Ending an answer twice is fine."""
+        """Keeps the computed tokens. Ending an answer twice is fine."""
         self._tell()
         running, self.running = self.running, None
         if running is not None:

@@ -23,7 +23,7 @@ class Hints:
     """Actions of one request that the cache understands. session: the number of its session, 0: none. demote: its
     contents are evicted first, once it has ended. pins: seconds that its prompt stays, of each action; 0: not said.
     prefetches: prompts to load from tiers. ignored: actions without effect, by reason: "unknown" ones, and "malformed"
-    ones, which lack what they need."""
+    ones, whose payload cannot be read."""
 
     session: int = 0
     demote: bool = False

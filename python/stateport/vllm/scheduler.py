@@ -209,7 +209,7 @@ class SchedulerSide:
                                      (search != "device" and self._waiting >= self._waiting_max))
 
     def _take_hints(self, request: Any) -> Hints:
-        """What holds while the prompt runs, and when it has run. Other prompts are prefetched now."""
+        """Reads and counts the hints of a prompt. Other prompts that they name are prefetched now."""
         hints = read_hints(request)
         for reason in hints.ignored:
             self.counters.add("hints", 1, reason)
