@@ -25,10 +25,11 @@ class Checks:
     @contextlib.contextmanager
     def around(self, stream: Any) -> Iterator[None]:
         """The `with` statement carries out the newest answer of the cache."""
-        if self._integrity is None:
+        checks = self._book.take_checks() if self._integrity is not None else ()
+        if self._integrity is None or not len(checks):
             yield
             return
-        self._integrity.begin(self._book.take_checks(), stream)
+        self._integrity.begin(checks, stream)
         try:
             yield
         finally:
