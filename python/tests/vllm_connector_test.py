@@ -383,7 +383,7 @@ def test_a_reset_waits_for_no_prompt_that_runs() -> None:
     engine = engine_of()
     side = engine.side
     serve(engine, request("a", prompt(42)))
-    running = side.cache.start(np.arange(5))
+    running = side.cache.start(np.arange(5), now_s=side._now_s())
     assert running is not None
     side.reset()
     assert side.cache.is_stale(running.request)
@@ -437,7 +437,7 @@ OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8, decod
            ConnectorOptions(host_bytes=40_000, state_share=0.5),
            ConnectorOptions(host_bytes=16_000, checkpoint_tokens=8, folder="images", file_bytes=1 << 19),
            ConnectorOptions(host_bytes=60_000, checkpoint_tokens=16, folder="images", file_bytes=1 << 22),
-           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=8, keep_on_reset=True))
+           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=8, keep_on_reset=True, pinned_bytes=30_000))
 
 
 @pytest.mark.parametrize("seed", seeds(8))
@@ -464,7 +464,11 @@ def converse(engine: Engine, chance: random.Random, shared: list[list[int]]) -> 
             if chance.random() < 0.5 and engine.finished:
                 tokens = list(chance.choice(engine.finished).all_token_ids)[:chance.randrange(1, 70)]
             tokens = tokens + [chance.randrange(3) for _ in range(chance.randrange(12))]
-            engine.add(request(f"r{turn}", tokens, chance.randrange(10), chance.choice((None, None, "salt"))))
+            one = request(f"r{turn}", tokens, chance.randrange(10), chance.choice((None, None, "salt")))
+            one.session_id = chance.choice((None, "one", "two"))
+            one.kv_hints = {"actions": [{"action_type": chance.choice(("kv.pin", "kv.demote", "kv.prefetch", "kv.x")),
+                                         "payload": {"token_ids": chance.choice(shared)}}]}
+            engine.add(one)
         preempt = chance.choice(engine.running) if engine.running and chance.random() < 0.1 else None
         engine.step(preempt)
         engine.side.cache.check_invariants()

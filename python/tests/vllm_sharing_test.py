@@ -331,7 +331,7 @@ def results(*rows: tuple[int, str]) -> Any:
 
 
 def test_loads_are_counted_by_tier_and_the_slowest_one_is_named() -> None:
-    loads = Loads()
+    loads = Loads(9)
     assert loads.begin(transfers((1, "load", "file", 3, "kv_block"), (2, "load", "remote", 3, "kv_block"),
                                  (3, "load", "file", 3, "state"), (4, "store", "device", -1, "state"),
                                  (5, "load", "file", 4, "kv_block"))) == [("file", 2, 1), ("remote", 1, 0)]
@@ -341,7 +341,7 @@ def test_loads_are_counted_by_tier_and_the_slowest_one_is_named() -> None:
 
 
 def test_answers_are_counted_and_a_missing_image_is_no_failure() -> None:
-    loads = Loads()
+    loads = Loads(9)
     loads.begin(transfers(*((i, "find", "remote", 1, "state") for i in range(4)), (7, "load", "file", 2, "state"),
                           (8, "store", "device", -1, "state")))
     assert loads.answered(results((0, "done"), (1, "gone"), (7, "gone"), (8, "no_room"))) == Answers(2, 1, 2)
@@ -351,7 +351,7 @@ def test_answers_are_counted_and_a_missing_image_is_no_failure() -> None:
 
 
 def test_until_all_is_answered_that_was_given_up_nothing_is_loaded() -> None:
-    loads = Loads()
+    loads = Loads(9)
     loads.begin(transfers((1, "find", "remote", 1, "state"), (2, "find", "remote", 1, "state"),
                           (3, "find", "remote", 2, "state")))
     loads.give_up(1)

@@ -94,6 +94,8 @@ class Request:
     all_token_ids: list[int]
     num_prompt_tokens: int
     cache_salt: str | None = None
+    session_id: str | None = None
+    kv_hints: Any = None
     mm_features: list[Any] = dataclasses.field(default_factory=list)
     prompt_embeds: Any = None
     num_computed_tokens: int = 0

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stateport._arguments import integer
 from stateport.errors import InvalidArgument
 
-# Of a generation configuration: whether the value asks for more than one sequence or a cache of another kind.
+_BREAKPOINTS_MAX = 8  # of a Prompt
+
+# Of a generation configuration: whether the value asks for beams or a cache of another kind.
 _REFUSED_SETTINGS: dict[str, Callable[[Any], bool]] = {
     "num_beams": lambda value: value not in (None, 1),
-    "num_return_sequences": lambda value: value not in (None, 1),
     "prompt_lookup_num_tokens": lambda value: value is not None,
     "assistant_early_exit": lambda value: value is not None,
     "cache_implementation": lambda value: value not in (None, "dynamic"),
@@ -43,16 +45,30 @@ def check_ids(model: Any, input_ids: Any) -> None:
                               f"{vocabulary}")
 
 
+def check_breakpoints(input_ids: torch.Tensor, breakpoints: Sequence[int]) -> None:
+    """Raises InvalidArgument unless these are at most 8 ascending positions in the prompt."""
+    if len(breakpoints) > _BREAKPOINTS_MAX:
+        raise InvalidArgument(f"breakpoints has {len(breakpoints)} positions, and must have at most {_BREAKPOINTS_MAX}")
+    least = 1
+    for i, position in enumerate(breakpoints):
+        least = 1 + integer(f"breakpoints[{i}]", position, least, input_ids.shape[1])
+
+
+def setting(model: Any, options: dict[str, Any], name: str) -> Any:
+    """An option of generate, or that of the generation configuration that holds for it."""
+    given = options.get("generation_config") or model.generation_config
+    return options.get(name, getattr(given, name, None))
+
+
 def check_options(model: Any, input_ids: Any, options: dict[str, Any]) -> None:
-    """Raises InvalidArgument for options of generate that one DynamicCache of one sequence cannot serve."""
+    """Raises InvalidArgument for options of generate that one DynamicCache of one prompt cannot serve."""
     for name in _REFUSED_INPUTS:
         if options.get(name) is not None:
             raise InvalidArgument(f"{name} is not supported: a prompt is looked up by its token ids alone")
-    given = options.get("generation_config") or model.generation_config
     for name, refuses in _REFUSED_SETTINGS.items():
-        value = options.get(name, getattr(given, name, None))
+        value = setting(model, options, name)
         if refuses(value):
-            raise InvalidArgument(f"{name} is {value!r}, which needs another cache than a DynamicCache of one sequence")
+            raise InvalidArgument(f"{name} is {value!r}, which needs another cache than a DynamicCache of one prompt")
     mask = options.get("attention_mask")
     if mask is not None and (tuple(mask.shape) != tuple(input_ids.shape) or not bool((mask == 1).all())):
         raise InvalidArgument("attention_mask is not all ones in the shape of input_ids: a prompt must have no padding")

@@ -260,21 +260,28 @@ def _tensors_of(layer: Any) -> list[torch.Tensor]:
     return [tensor for tensor in found if tensor is not None]
 
 
-def _copied(cache: DynamicCache, layout: CacheLayout) -> _Held:
+def repeated(cache: DynamicCache, layout: CacheLayout, count: int, config: Any) -> DynamicCache:
+    """A cache whose `count` rows are each a copy of the one row of `cache`."""
+    if cache.get_seq_length() == 0:
+        return DynamicCache(config=config)
+    return fill(config, layout, *_copied(cache, layout, count))
+
+
+def _copied(cache: DynamicCache, layout: CacheLayout, count: int = 1) -> _Held:
     def state(tensor: StateTensor) -> torch.Tensor:
         layer = cache.layers[tensor.layer]
         held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
-        return held.clone()
+        return held.repeat_interleave(count, dim=0)
 
     def kv(tensor: KvTensor) -> torch.Tensor:
         held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
-        return held.clone()
+        return held.repeat_interleave(count, dim=0)
 
     return [state(tensor) for tensor in layout.states], [kv(tensor) for tensor in layout.kv]
 
 
 def fill(config: Any, layout: CacheLayout, states: list[torch.Tensor], kv: list[torch.Tensor]) -> DynamicCache:
-    """A DynamicCache that goes on from these tensors, in the order of the layout, each with a batch of one.
+    """A DynamicCache that goes on from these tensors, in the order of the layout, each with an equal batch.
 
     They go in through the cache's own methods: a layer whose tensors are only set takes its next tokens for a prompt's
     first."""

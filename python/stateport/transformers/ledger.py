@@ -18,13 +18,14 @@ from stateport._arrays import TRANSFER, Int32s, Records
 from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState, OutOfMemory
 from stateport.eviction import Eviction, ReuseHint
-from stateport.hashing import Namespace, random_seed
+from stateport.hashing import random_seed
 from stateport.passes import PassCommit, PassPlan
 from stateport.request_cache import RequestCache
 from stateport.store import StateStore
 from stateport.tier_options import TRANSFER_KINDS, TierOptions, transfer_results
 from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
+from stateport.transformers.checks import Checks
 from stateport.transformers.fingerprint import model_name
 from stateport.transformers.layout import CacheLayout
 from stateport.transformers.speed import Speed
@@ -39,9 +40,10 @@ Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, en
 
 @dataclasses.dataclass
 class Running:
-    """A request that runs. cache: from which the model continues; None: nothing is restored. position: tokens whose KV
-    and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded. skipped: tokens of
-    a hit that was not taken: the request has ended."""
+    """A request that runs. cache: from which the model continues, in this row; None: nothing is restored. position:
+    tokens whose KV and state are in the stores. live: the slot of its state. loaded_s: seconds until all was loaded.
+    skipped: tokens of a hit that was not taken: the request has ended. wrong: so it has, because the state of its hit
+    had changed."""
 
     number: int
     started: StartedRequest
@@ -50,6 +52,8 @@ class Running:
     live: int = -1
     loaded_s: float = 0.0
     skipped: int = 0
+    row: int = 0
+    wrong: bool = False
 
 
 class Ledger:
@@ -58,7 +62,8 @@ class Ledger:
     A pass is planned, run and committed in one call, because a plan that another thread makes would replace it."""
 
     def __init__(self, model: Any, layout: CacheLayout, memory: int, sizes: Cut, *, requests: int, page_tokens: int,
-                 eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False) -> None:
+                 eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False,
+                 integrity: bool = False) -> None:
         self.lock = threading.RLock()
         self._layout = layout
         state, page = layout.state_spec(), layout.page_spec(page_tokens)
@@ -74,10 +79,11 @@ class Ledger:
                        scan_alignment_tokens=-1 if layout.stepwise else 0,
                        decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0),
             max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
-            kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub,
+            kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub, integrity=integrity,
             hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores.begin(self.book)
+        self.checks = Checks(self.book, self.stores.states)
         self.tiers: StateTiers | None = None
         self._drops: Records = _NO_TRANSFERS  # of plans that could not begin
         if any(tiers.sizes):
@@ -90,22 +96,32 @@ class Ledger:
 
     # --- The life of a request ---------------------------------------------------------------------------------------
 
-    def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None, speed: Speed,
+    def start(self, tokens: Int32s, options: dict[str, Any], speed: Speed,
               skips: Callable[[int], bool]) -> Running | None:
-        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. speed: by which
-        loads are weighed. skips: answers whether a hit of a number of tokens is not taken."""
+        """Looks a prompt up, loads the part that tiers have, and restores it. None: there is no room. options: of
+        RequestCache.start. speed: by which loads are weighed. skips: answers whether a hit of a number of tokens is not
+        taken."""
+        withdrawn = self.checks.withdrawn_states
+        while (running := self._start_once(tokens, options, speed, skips)) is not None and running.wrong:
+            if withdrawn == self.checks.withdrawn_states:
+                return None  # the prompt would find the same state again
+            withdrawn = self.checks.withdrawn_states
+        return running
+
+    def _start_once(self, tokens: Int32s, options: dict[str, Any], speed: Speed,
+                    skips: Callable[[int], bool]) -> Running | None:
         with self.lock:
             if self.tiers is not None:
                 self.book.set_speeds(host_bytes_per_s=speed.bytes_per_s("host"),
                                      file_bytes_per_s=speed.bytes_per_s("file"),
                                      tokens_per_s=speed.tokens_per_s(len(tokens)))
-            started = self._start(tokens, namespace, hint)
+            started = self._start(tokens, options)
         if started is None:
             return None
         running = Running(started.request, started)
         try:
             begin = time.perf_counter()
-            with self.lock:
+            with self.lock, self.checks.around(self._stream()):
                 self._begin(started.transfers)
             while self._waits(running):
                 time.sleep(_POLL_S)
@@ -117,20 +133,20 @@ class Ledger:
             raise
         return running
 
-    def _start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None) -> StartedRequest | None:
+    def _start(self, tokens: Int32s, options: dict[str, Any]) -> StartedRequest | None:
         """A request that was given up while it loaded keeps its number until the cache hears of the end."""
         now_s = time.monotonic() - self._clock
-        started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
+        started = self.book.start(tokens, now_s=now_s, **options)
         if started is not None or self.tiers is None:
             return started
         self._end()
-        return self.book.start(tokens, namespace=namespace, hint=hint, now_s=now_s)
+        return self.book.start(tokens, now_s=now_s, **options)
 
     def _waits(self, running: Running) -> bool:
         with self.lock:
             if self.tiers is None or not self.book.loading([running.number])[0]:
                 return False
-            self.tiers.end_transfers(self.book, self._stream())
+            self._end()
             return True
 
     def _restore(self, running: Running, skips: Callable[[int], bool]) -> None:
@@ -147,7 +163,8 @@ class Ledger:
                 running.cache = self.stores.restore(slot, plan.kv(0)[:start])
                 running.position = start
             self.book.cancel(plan)
-            if running.skipped:
+            running.wrong = self.checks.is_wrong(running.number, self._stream())
+            if running.skipped or running.wrong:
                 self.abort(running)
 
     def run(self, running: Running, count: int, forward: Forward) -> bool:
@@ -176,7 +193,7 @@ class Ledger:
         for end in sorted({*saves, count}):
             forward(cache, running.position + done, running.position + end)
             if end in saves:
-                self.stores.save_state(cache, saves[end])
+                self.stores.save_state(cache, running.row, saves[end])
             done = end
 
     def append(self, running: Running, tokens: list[int]) -> bool:
@@ -189,6 +206,20 @@ class Ledger:
                 self._commit(running, plan, 1, [token])
             return True
 
+    def fork(self, running: Running, tokens: list[int], hint: ReuseHint | None) -> list[Running]:
+        """The model ran the last token of the prompt in each row of the request's cache, and sampled tokens [rows].
+        Ends the request, and answers one for each row. []: there is no room for them."""
+        with self.lock:
+            plan = self._plan(running, 1)
+            if plan is None:
+                self.abort(running)
+                return []
+            self._commit(running, plan, 1, [])
+            numbers = self.book.fork(running.number, tokens)
+            self.finish(running, hint)
+            return [Running(number, running.started, running.cache, running.position, row=row)
+                    for row, number in enumerate(numbers or ())]
+
     def finish(self, running: Running, hint: ReuseHint | None) -> None:
         """The request is complete: its computed prefix is kept up to the last state."""
         with self.lock:
@@ -199,7 +230,7 @@ class Ledger:
             if cache is None or running.live < 0 or cache.get_seq_length() != running.position:
                 self.abort(running)
                 return
-            self.stores.save_state(cache, running.live)
+            self.stores.save_state(cache, running.row, running.live)
             self.book.finish([running.number], [hint] if hint else None)
             self._end()
 
@@ -216,29 +247,35 @@ class Ledger:
         """None: there is no room, even after all memory has moved that the cache can move."""
         while not (plan := self.book.plan([running.number], [count])).room[0]:
             try:
-                self._begin(plan.transfers)
+                with self.checks.around(self._stream()):
+                    self._begin(plan.transfers)
             finally:
                 ended = self._move(plan, wait=True)
             self.book.cancel(plan)
             if not ended:
                 return None
-        self._begin(plan.transfers)
-        group = plan.groups[0]
-        self._clear(self.stores.states, group.clear)
-        self._clear(self.stores.pages, plan.scrub_kv)
-        self._copy(group.copies)
+        with self.checks.around(self._stream()):
+            self._begin(plan.transfers)
+            group = plan.groups[0]
+            self._clear(self.stores.states, group.clear)
+            self._clear(self.stores.pages, plan.scrub_kv)
+            self._copy(group.copies)
+            self._copy_kv(plan.fork_copies)
         return plan
 
     def _commit(self, running: Running, plan: PassPlan, count: int, sampled: list[int]) -> None:
         cache, first = running.cache, running.position
         assert cache is not None and int(plan.start[0]) == first
         running.live = int(plan.groups[0].write_slot[0])
-        self.stores.save_kv(cache, first, plan.kv(0, first)[:count])
+        self.stores.save_kv(cache, running.row, first, plan.kv(0, first)[:count])
         commit = self.book.commit(plan, [len(sampled)], sampled)
         try:
-            self._begin(commit.transfers)
+            with self.checks.around(self._stream()):
+                try:
+                    self._begin(commit.transfers)
+                finally:
+                    self._keep(running, cache, commit, first + count)
         finally:
-            self._keep(running, cache, commit, first + count)
             self._move(commit, wait=False)
         running.position += count
         self._end()
@@ -248,7 +285,7 @@ class Ledger:
             if cache.get_seq_length() != tokens:
                 raise InternalError(f"a state after {tokens} tokens is wanted, and the one that there is comes after "
                                     f"{cache.get_seq_length()}")
-            self.stores.save_state(cache, running.live)
+            self.stores.save_state(cache, running.row, running.live)
             self._copy(commit.groups[0].copies)
 
     def _move(self, answer: PassPlan | PassCommit, *, wait: bool) -> int:
@@ -266,6 +303,11 @@ class Ledger:
     def _copy(self, copies: Any) -> None:
         if len(copies):
             self.stores.states.copy(copies, self._stream())
+            self._settle_copies()
+
+    def _copy_kv(self, copies: Any) -> None:
+        if len(copies):
+            self.stores.pages.copy(copies, self._stream())
             self._settle_copies()
 
     def _settle_copies(self) -> None:
@@ -296,6 +338,9 @@ class Ledger:
             if len(self._drops):
                 self._begin(_NO_TRANSFERS)
             self.tiers.end_transfers(self.book, self._stream())
+        with self.checks.around(self._stream()):
+            pass  # the work of ends and of transfers has been carried out
+        self.checks.withdraw()
 
     def _stream(self) -> Any:
         return torch.cuda.current_stream(self._layout.device) if self._layout.device.type == "cuda" else None
@@ -349,6 +394,7 @@ class Ledger:
             self.book.close()
             if self.tiers is not None:
                 self.tiers.close()
+            self.checks.close()
             self.stores.close()
 
     def require_open(self) -> None:

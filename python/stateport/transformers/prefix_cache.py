@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import StoppingCriteriaList
+from transformers import DynamicCache, StoppingCriteriaList
 
 from stateport import _library
+from stateport.cache_integrity import IntegrityUsage
 from stateport.cache_options import ArenaUsage, CacheStats, TierUsage
 from stateport.errors import BackendError, InvalidArgument
 from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
 from stateport.transformers import attention
 from stateport.transformers.budget import Tiers, cut, parse_bytes
-from stateport.transformers.inputs import check_ids, check_options
+from stateport.transformers.inputs import check_breakpoints, check_ids, check_options, setting
 from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served
+from stateport.transformers.samples import Samples
 from stateport.transformers.speed import Clock, Speed
 from stateport.transformers.stores import extent_of, granularity_bytes
 from stateport.transformers.streaming import TokenStream
@@ -47,7 +49,10 @@ class PrefixCache:
     taken. eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a
     random one, and with a folder 0: later caches with the same seed find the files. scrub: memory that changes tenant
     (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are given
-    back. The memory in which the model computes is torch's, and is not cleared.
+    back. The memory in which the model computes is torch's, and is not cleared. integrity: each state is summed when it
+    is kept, and compared before a request goes on from it. One that has changed meanwhile, or holds a NaN or an
+    infinity, is taken back, and its tokens are computed again (integrity_usage); a hit waits for the device. KV is not
+    summed.
 
     Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
     tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
@@ -57,7 +62,7 @@ class PrefixCache:
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096, speed: Speed | None = None,
                  skip_slow_hits: bool = True, eviction: str = "hix", hash_seed: int | None = None,
-                 scrub: bool = False) -> None:
+                 scrub: bool = False, integrity: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -80,50 +85,76 @@ class PrefixCache:
             self.last: Served | None = None
             self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests,
                                   page_tokens=self.page_tokens, eviction=eviction, tiers=tiers, hash_seed=hash_seed,
-                                  scrub=scrub)
+                                  scrub=scrub, integrity=integrity)
             undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 
     def generate(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
-                 **options: Any) -> Any:
+                 breakpoints: Sequence[int] = (), **options: Any) -> Any:
         """The answer of model.generate for these input_ids [1, tokens] and options. `last` has the saved tokens and
         time.
 
-        namespace: prompts of different ones share nothing. hint: about the prompt's future. Raises InvalidArgument for
-        more than one sequence, for padding, and for options that need a cache of their own (num_beams, assistant_model,
-        …)."""
+        namespace: prompts of different ones share nothing. hint: about the prompt's future. breakpoints: at most 8
+        ascending positions, from 1 to the number of tokens, at which later prompts may leave this one (chat_prompt
+        names those of a chat): a pass over the prompt ends at each, and leaves a state, if there is room.
+
+        num_return_sequences=n samples n answers: the prompt is computed once, and a hit is always taken. The cache
+        keeps the answers, too, if n + 1 requests may run now; else the prompt alone (last.cached is False). Raises
+        InvalidArgument for more than one prompt, for padding, for positions that are none, and for options that need a
+        cache of their own (num_beams, assistant_model, …)."""
         self._ledger.require_open()  # before torch does anything: in a child of a fork its threads are not there
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
         options.pop("attention_mask", None)
-        with self._request(input_ids, namespace, hint, may_skip=self._skip_slow_hits) as request:
+        count = setting(self.model, options, "num_return_sequences") or 1
+        with self._request(input_ids, namespace, hint, breakpoints,
+                           may_skip=self._skip_slow_hits and count == 1) as request:
             request.prefill()
-            options[cache_argument(self.model)] = request.past_key_values
-            return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
-                                       stopping_criteria=StoppingCriteriaList([request, *criteria]), **options)
+            if count == 1:
+                return self._generate(input_ids, request.past_key_values, [request, *criteria], options)
+            with Samples(request, count, self._ends(options), criteria) as samples:
+                return self._generate(input_ids, samples.past_key_values, [samples], options)
+
+    def _generate(self, input_ids: torch.Tensor, cache: DynamicCache, criteria: list[Any],
+                  options: dict[str, Any]) -> Any:
+        return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
+                                   stopping_criteria=StoppingCriteriaList(criteria),
+                                   **options | {cache_argument(self.model): cache})
+
+    def _ends(self, options: dict[str, Any]) -> set[int]:
+        """Tokens that end an answer."""
+        ends = setting(self.model, options, "eos_token_id")
+        return set() if ends is None else set(torch.as_tensor(ends).reshape(-1).tolist())
 
     def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,
-               hint: ReuseHint | None = None, timeout_s: float | None = None, **options: Any) -> TokenStream:
+               hint: ReuseHint | None = None, breakpoints: Sequence[int] = (), timeout_s: float | None = None,
+               **options: Any) -> TokenStream:
         """As generate, but returns an iterator over the answer while it is sampled: token ids, or text with a
         tokenizer.
 
         Closing it, or leaving its `with` statement, ends the generation early and keeps the tokens computed so far."""
         self._ledger.require_open()
         check_options(self.model, input_ids, options)
+        if (count := setting(self.model, options, "num_return_sequences") or 1) > 1:
+            raise InvalidArgument(f"num_return_sequences is {count}, and must be 1: a stream has one answer")
         check_ids(self.model, input_ids)
-        return TokenStream(self, input_ids, tokenizer, timeout_s, {"namespace": namespace, "hint": hint, **options})
+        check_breakpoints(input_ids, breakpoints)
+        return TokenStream(self, input_ids, tokenizer, timeout_s,
+                           {"namespace": namespace, "hint": hint, "breakpoints": breakpoints, **options})
 
-    def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None,
-                hint: ReuseHint | None = None) -> Request:
+    def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
+                breakpoints: Sequence[int] = ()) -> Request:
         """Starts a request for a loop of the caller's own: see Request. It takes every hit."""
-        return self._request(input_ids, namespace, hint, may_skip=False)
+        return self._request(input_ids, namespace, hint, breakpoints, may_skip=False)
 
-    def _request(self, input_ids: torch.Tensor, namespace: Namespace | None, hint: ReuseHint | None, *,
-                 may_skip: bool) -> Request:
+    def _request(self, input_ids: torch.Tensor, namespace: Namespace | None, hint: ReuseHint | None,
+                 breakpoints: Sequence[int], *, may_skip: bool) -> Request:
         self._ledger.require_open()
         check_ids(self.model, input_ids)
-        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint, "may_skip": may_skip})
+        check_breakpoints(input_ids, breakpoints)
+        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint, "breakpoints": breakpoints,
+                                                       "may_skip": may_skip})
 
     def warm_up(self, prompts: Sequence[int], tails: Sequence[int] = (), *, rounds: int = 3) -> None:
         """Computes made-up prompts of these lengths, and behind each of them tails of those lengths, `rounds` times, so
@@ -159,6 +190,11 @@ class PrefixCache:
         """Contents and counters of "host" or "file"."""
         self._ledger.require_open()
         return self._ledger.book.tier_usage(medium)
+
+    def integrity_usage(self) -> IntegrityUsage:
+        """States that were checked, and that were taken back. Raises InvalidState without `integrity`."""
+        self._ledger.require_open()
+        return self._ledger.book.integrity_usage()
 
     def prometheus(self, prefix: str = "stateport") -> str:
         """The statistics in the text format of Prometheus."""

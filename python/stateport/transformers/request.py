@@ -11,10 +11,11 @@ import torch
 from transformers import DynamicCache, StoppingCriteria
 
 from stateport.errors import InvalidState
-from stateport.transformers.layout import run
+from stateport.transformers.answer import Answer
+from stateport.transformers.layout import CacheLayout, run
 from stateport.transformers.ledger import Ledger, Running
 
-_FLUSH_TOKENS = 64  # sampled tokens that are reported together, without pages
+_STEPS_MAX = 32  # of a stepwise model behind the first pass over a prompt, so that it leaves named states
 
 
 @dataclasses.dataclass
@@ -55,11 +56,11 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         self._owner, self._ledger, self._ids, self._hint = owner, ledger, ids, options["hint"]
         tokens = ids[0].to("cpu", torch.int64).numpy()
         self.served = Served(len(tokens))
-        self._pending: list[int] = []
         self._ended = False
         # Where the passes over the prompt begin and end, until the first new token is there.
         self._marks: list[tuple[int, Any]] | None = [(0, owner.clock.mark())]
-        self._running = self._start(tokens.astype(np.int32), options)
+        running = self._start(tokens.astype(np.int32), options)
+        self._answer = None if running is None else Answer(owner, ledger, running, len(tokens), self._hint)
         self.past_key_values: DynamicCache = self._cache()
         self._mark()
 
@@ -70,7 +71,8 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             return bool(options["may_skip"] and speed.is_slow(len(tokens), reused, self._owner.layout.stepwise))
 
         if len(tokens) < self._owner.request_tokens:
-            running = self._ledger.start(tokens, options["namespace"], self._hint, speed, skips)
+            running = self._ledger.start(tokens, {name: options[name] for name in ("namespace", "hint", "breakpoints")},
+                                         speed, skips)
         self.served.cached = running is not None
         if running is None:
             return None
@@ -90,10 +92,25 @@ class Request(StoppingCriteria):  # type: ignore[misc]
     def _cache(self) -> DynamicCache:
         if self._running is not None and self._running.cache is not None:
             return self._running.cache
-        cache = DynamicCache(config=self._owner.model.config)
+        cache = DynamicCache(config=self.model_config)
         if self._running is not None:
             self._running.cache = cache
         return cache
+
+    @property
+    def _running(self) -> Running | None:
+        return None if self._answer is None else self._answer.running
+
+    @property
+    def layout(self) -> CacheLayout:
+        """That of the model."""
+        layout: CacheLayout = self._owner.layout
+        return layout
+
+    @property
+    def model_config(self) -> Any:
+        """That of the model."""
+        return self._owner.model.config
 
     # --- Tokens ------------------------------------------------------------------------------------------------------
 
@@ -113,13 +130,16 @@ class Request(StoppingCriteria):  # type: ignore[misc]
         self.served.computed_tokens = end - first
 
     def _part(self, at: int, left: int) -> int:
-        """How many of the tokens that are left to run in one pass."""
-        if not self._owner.layout.stepwise:
-            most: int = self._owner.chunk_tokens
-            return min(left, most)
+        """How many of the tokens that are left to run in one pass. It ends at the next named position."""
+        named = self._running.started.breakpoints if self._running is not None else ()
+        behind = [position - at for position in named if position > at]
+        if not self._owner.layout.stepwise or at > 0:
+            most: int = left if self._owner.layout.stepwise else self._owner.chunk_tokens
+            return min(left, most, *behind[:1])
         # Passes after the first are slow, so the first is as long as it can be, and ends where its state can be kept.
         page: int = self._owner.page_tokens
-        return left // page * page if at == 0 and left >= page else left
+        whole = left // page * page or left
+        return min([whole, *(count for count in behind if count >= left - _STEPS_MAX)])
 
     def _forward(self, cache: DynamicCache, begin: int, end: int) -> None:
         step = 1 if self._owner.layout.stepwise and begin > 0 else end - begin
@@ -158,52 +178,45 @@ class Request(StoppingCriteria):  # type: ignore[misc]
     def append(self, token: int) -> None:
         """The last forward pass ran one token, and `token` was sampled. Raises InvalidState after the end, ClosedError
         if the cache was closed meanwhile."""
+        self.count_sampled(1)
+        if self._answer is not None:
+            self._answer.append(token)
+            self.served.cached = self.served.cached and self._running is not None
+
+    def count_sampled(self, count: int) -> None:
+        """`count` tokens were sampled. Raises as append."""
         if self._ended:
             raise InvalidState("this request has ended")
         self._ledger.require_open()
-        self.served.sampled_tokens += 1
+        self.served.sampled_tokens += count
         self._measure()
-        if self._running is None:
-            return
-        self._pending.append(token)
-        position = self._running.position + len(self._pending)
-        full = position + 1 >= self._owner.request_tokens
-        if full or self._wants_state(position):
-            self._tell()
-        if full:
-            self._leave()
 
-    def _wants_state(self, position: int) -> bool:
-        """Whether the cache may keep the current state, after `position` tokens."""
-        if position <= self.served.prompt_tokens:
-            return True
-        page = self._owner.page_tokens
-        return position % page == 0 if page > 1 else len(self._pending) >= _FLUSH_TOKENS
+    def fork(self, cache: DynamicCache, tokens: list[int]) -> list[Answer]:
+        """The last token of the prompt ran in each row of `cache`, and these were sampled. Answers the answers that
+        begin with them, one for each; []: the cache keeps none, and the prompt alone."""
+        if self._answer is None or self._running is None:
+            return []
+        self._running.cache = cache
+        answers = self._answer.fork(tokens)
+        self.served.cached = bool(answers)
+        return answers
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         """As a stopping criterion of `generate`: hears of every token, and stops nothing."""
         self.append(int(input_ids[0, -1]))
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
-    def _tell(self) -> None:
-        tokens, self._pending = self._pending, []
-        if self._running is not None and tokens and not self._ledger.append(self._running, tokens):
-            self._leave()
-
     def _leave(self) -> None:
         """Goes on without the cache: there is no room."""
-        if self._running is not None:
-            self._ledger.finish(self._running, self._hint)
-        self._running, self.served.cached = None, False
-        self._pending = []
+        if self._answer is not None:
+            self._answer.finish()
+        self.served.cached = False
 
     # --- The end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Keeps the computed prefix. Ending a request twice is fine."""
-        if not self._ended:
-            self._tell()
-            self._end(keep=True)
+        self._end(keep=True)
 
     def abort(self) -> None:
         """Keeps only prefixes that other requests can find already."""
@@ -214,11 +227,11 @@ class Request(StoppingCriteria):  # type: ignore[misc]
             return
         self._ended = True
         self._measure()
-        running, self._running = self._running, None
-        if running is not None and keep:
-            self._ledger.finish(running, self._hint)
-        elif running is not None:
-            self._ledger.abort(running)
+        if self._answer is not None:
+            if keep:
+                self._answer.finish()
+            else:
+                self._answer.abort()
         self._owner.ended(self)
 
     def __enter__(self) -> Request:

@@ -126,17 +126,17 @@ class Stores:
                 for memory in self._kv]
         return fill(self._config, self._layout, states, rows)
 
-    def save_state(self, cache: DynamicCache, slot: int) -> None:
-        """Copies the recurrent tensors of a cache to `slot`."""
+    def save_state(self, cache: DynamicCache, row: int, slot: int) -> None:
+        """Copies the recurrent tensors of one row of a cache to `slot`."""
         for memory, tensor in zip(self._states, self._layout.states, strict=True):
-            memory[slot].copy_(_state(cache, tensor).reshape(memory.shape[1:]))
+            memory[slot].copy_(_state(cache, tensor)[row].reshape(memory.shape[1:]))
 
-    def save_kv(self, cache: DynamicCache, first: int, kv: np.ndarray[Any, Any]) -> None:
-        """Copies the KV of tokens [first, first + n) of a cache to the places kv [n]."""
+    def save_kv(self, cache: DynamicCache, row: int, first: int, kv: np.ndarray[Any, Any]) -> None:
+        """Copies the KV of tokens [first, first + n) of one row of a cache to the places kv [n]."""
         pages, offsets = self._on_device(kv // self._page_tokens), self._on_device(kv % self._page_tokens)
         for memory, tensor in zip(self._kv, self._layout.kv, strict=True):
             held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
-            memory.index_put_((pages, offsets), held[0, :, first:first + len(kv)].transpose(0, 1))
+            memory.index_put_((pages, offsets), held[row, :, first:first + len(kv)].transpose(0, 1))
 
     def _on_device(self, numbers: np.ndarray[Any, Any]) -> torch.Tensor:
         held = torch.from_numpy(numbers.astype(np.int64))
@@ -149,7 +149,7 @@ class Stores:
 def _state(cache: DynamicCache, tensor: StateTensor) -> torch.Tensor:
     layer = cache.layers[tensor.layer]
     held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
-    return held[0]
+    return held
 
 
 def kv_bytes_per_token(layout: CacheLayout) -> int:

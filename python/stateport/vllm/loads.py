@@ -34,13 +34,17 @@ class Answers:
     failed: int
 
 
+_ROW = 0xFFFFFFFF  # of the number of a request: below max_requests
+
+
 class Loads:
     """The finds and loads under way, and when to wait for them.
 
     A store that does not answer must not keep prompts waiting: until all that a prompt gave up on is answered, nothing
     is loaded; after a find that failed the store is not asked for ASK_AGAIN_S seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_requests: int) -> None:
+        self._max_requests = max_requests
         self._under_way: dict[int, tuple[int, int]] = {}  # by transfer: its request and kind
         self._loads: dict[int, tuple[int, int]] = {}  # by request: the slowest tier, tokens
         self._late: dict[int, set[int]] = {}  # by request that was given up: its transfers
@@ -63,8 +67,9 @@ class Loads:
         loads = transfers[transfers["kind"] == _LOAD]
         for request, medium, tokens in zip(loads["request"].tolist(), loads["from"].tolist(),
                                            loads["image"]["tokens"].tolist(), strict=True):
-            slowest, longest = self._loads.get(request, (0, 0))
-            self._loads[request] = max(medium, slowest), max(tokens, longest)
+            if request & _ROW < self._max_requests:  # else it is a prefetch's
+                slowest, longest = self._loads.get(request, (0, 0))
+                self._loads[request] = max(medium, slowest), max(tokens, longest)
         for medium in sorted(set(loads["from"].tolist())):
             of_kv = loads["image"]["content"][loads["from"] == medium] == _KV
             loaded.append((MEDIA[medium], int(of_kv.sum()), int((~of_kv).sum())))

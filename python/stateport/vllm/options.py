@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +42,10 @@ class ConnectorOptions:
     keep_on_reset: a reset of the connector forgets nothing. vLLM resets it when it sleeps at level 1 or 2, when it
     pauses with clear_cache, and by reset_prefix_cache with reset_connector; it does not say why. Use it only where the
     weights stay as they are. False: a reset forgets memory and files, and this engine shares no more.
+    sessions: that are known at a time, by session_id. A request with the hint "demote" ends its session: contents that
+    no other session used are evicted first. 0: neither has an effect.
+    pinned_bytes: of host_bytes, that prompts with the hint "pin" or "retain" may keep, for the time that the hint says,
+    and at most pin_lease_s seconds. 0: these hints have no effect.
     model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
     configuration and, of a local folder, the names, sizes and times of its files: machines with copies of their own
     share nothing then.
@@ -67,6 +72,9 @@ class ConnectorOptions:
     decode_checkpoint_tokens: int = 512
     eviction: str = "lru"
     keep_on_reset: bool = False
+    sessions: int = 4096
+    pinned_bytes: int = 0
+    pin_lease_s: float = 3600.0
     model: str = ""
     hash_seed_variable: str | None = None
     scrub: bool = False
@@ -84,7 +92,12 @@ class ConnectorOptions:
             check_store(self.remote)
         if self.record is not None:
             check_record(self.record)
-        for name in ("checkpoint_tokens", "decode_checkpoint_tokens", "load_wait_s"):
+        if not 0 <= self.pinned_bytes <= self.host_bytes:
+            raise InvalidArgument(f"pinned_bytes is {self.pinned_bytes}, and must be from 0 to host_bytes, which is "
+                                  f"{self.host_bytes}")
+        if not 0 < self.pin_lease_s < math.inf:
+            raise InvalidArgument(f"pin_lease_s is {self.pin_lease_s}, and must be positive")
+        for name in ("checkpoint_tokens", "decode_checkpoint_tokens", "load_wait_s", "sessions"):
             if not getattr(self, name) >= 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, and must not be negative")
         if not 0 <= self.state_share < 1:

@@ -7,6 +7,7 @@ and a store that engines share lie below. vLLM's own cache lies above, and its p
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -17,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from stateport._arrays import Int32s, Records
-from stateport.cache_options import SlotLayout, StartedRequest
-from stateport.errors import InvalidArgument
+from stateport.cache_options import PrefixOptions, SessionOptions, SlotLayout, StartedRequest
+from stateport.errors import Error, InvalidArgument
 from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
 from stateport.vllm.events import PoolEvents
+from stateport.vllm.hints import Hints, read_hints
 from stateport.vllm.layout import PageLayout
 from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 NULL_BLOCK = 0  # vLLM's: of tokens whose block is not kept
 Offers = Mapping[str, Sequence[tuple[int, int, int]]]  # request: (group, vLLM's block, tokens)
 BlockIds = Callable[[str], Sequence[Sequence[int]] | None]
+_PINS_MAX, _PREFETCHES_MAX = 1024, 16  # at a time
+_PREFETCHED_PART = 8  # of host_bytes, that loads of prefetches take together
 HANG_S = 1.0  # a prompt that ends after it waited so long shows that no other one should wait
 
 
@@ -63,6 +67,7 @@ class Held:
     known: bool = False
     admitted: bool = False
     restored: bool = False
+    hints: Hints = dataclasses.field(default_factory=Hints)
 
 
 class SchedulerSide:
@@ -84,13 +89,14 @@ class SchedulerSide:
             options.checkpoint_tokens, 0 if layout.speculative else options.decode_checkpoint_tokens))
         self._max_requests, self._max_request_tokens = max_requests, max_request_tokens
         self._held: dict[str, Held] = {}
-        self._loads = Loads()
+        self._loads = Loads(max_requests)
         self._wait_s = options.load_wait_s or math.inf
         self._waiting, self._waiting_max = 0, max(max_requests // 3, 1)  # prompts that wait for files or the store
         self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
         self._resets = 0
         self._events = PoolEvents(layout, self._hash_seed) if options.kv_events else None
+        self._clock = time.monotonic()
         self._cache: RequestCache | None = None
         self._pools: list[tuple[int, ...]] = []  # of the workers
 
@@ -117,13 +123,20 @@ class SchedulerSide:
                                 state_image_bytes=max(info.state_image_bytes for info in infos),
                                 kv_image_bytes=max(info.kv_image_bytes for info in infos))
         self._max_request_tokens = min(self._max_request_tokens, blocks * self._block)
+        prefixes = PrefixOptions(pins=_PINS_MAX if self.options.pinned_bytes else 0,
+                                 pinned_bytes=self.options.pinned_bytes,
+                                 prefetches=_PREFETCHES_MAX if tiers is not None else 0,
+                                 prefetched_bytes=self.options.host_bytes // _PREFETCHED_PART)
         cache = RequestCache(
             "hash", SlotLayout(first.fingerprint, states, separate_checkpoints=True, scan_alignment_tokens=-1,
                                placement="every"),
             max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
             block_size_tokens=self._block, kv_tokens=blocks * self._block, tiers=tiers,
-            eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub,
-            events=self.options.kv_events)
+            eviction=Eviction(self.options.eviction, state_bytes=first.state_bytes,
+                              kv_bytes_per_token=-(-first.kv_block_bytes // self._block)),
+            prefixes=prefixes if prefixes.pins or prefixes.prefetches else None,
+            sessions=SessionOptions(self.options.sessions) if self.options.sessions else None,
+            hash_seed=self._hash_seed, scrub=self.options.scrub, events=self.options.kv_events)
         if self.options.record is not None:
             self._traffic = Traffic(open_recorder(
                 self.options.record, **self._about, state_bytes=max(info.state_bytes for info in infos),
@@ -179,7 +192,7 @@ class SchedulerSide:
             search = "device" if request.skip_reading_prefix_cache else self._loads.search
             if self._is_crowded(search):
                 return None
-            held = self._look_up(request, search)
+            held = self._look_up(request, search, self._take_hints(request))
         elif held.waits_since_s is not None:
             if self._waits(held) and not self._is_late(held):
                 return None
@@ -203,12 +216,45 @@ class SchedulerSide:
         return bool(self._held) and (self.cache.running_requests >= self._max_requests - 1 or
                                      (search != "device" and self._waiting >= self._waiting_max))
 
-    def _look_up(self, request: Any, search: str) -> Held | None:
+    def _take_hints(self, request: Any) -> Hints:
+        """Reads and counts the hints of a prompt. Other prompts that they name are prefetched now."""
+        hints = read_hints(request)
+        for reason in hints.ignored:
+            self.counters.add("hints", 1, reason)
+        self.counters.add("hints", int(hints.demote), "demote" if self.options.sessions else "refused")
+        for tokens in hints.prefetches:
+            search, prefetch = self._loads.search, None
+            with contextlib.suppress(Error):
+                if search != "device":
+                    prefetch = self.cache.prefetch(tokens, namespace=namespace_of(request, self._resets),
+                                                   now_s=self._now_s(), search=search)
+            taken = prefetch is not None and not prefetch.refused
+            self.counters.add("hints", 1, "prefetch" if taken else "refused")
+            if prefetch is not None:
+                self._begin(prefetch.transfers)
+        return hints
+
+    def _pin(self, request: Any, held: Held) -> None:
+        """The prompt is computed, and stays as long as its hints say."""
+        for seconds in held.hints.pins:
+            lease_s, pin = min(seconds or math.inf, self.options.pin_lease_s), 0
+            with contextlib.suppress(Error):
+                pin = self.cache.pin(self.cache.tokens(held.number)[:held.prompt_tokens],
+                                     namespace=namespace_of(request, self._resets),
+                                     media=media_of(request, held.prompt_tokens), now_s=self._now_s(),
+                                     lease_s=lease_s).pin
+            self.counters.add("hints", 1, "pin" if pin else "refused")
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._clock
+
+    def _look_up(self, request: Any, search: str, hints: Hints) -> Held | None:
         tokens = tokens_of(request)
         started = self._start(request, tokens, search)
         if tokens is None or started is None:
             return None
-        held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens)
+        held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens,
+                    hints=hints)
         if started.load_medium != "device":
             held.waits_since_s = time.monotonic()
             self._waiting += 1
@@ -231,7 +277,7 @@ class SchedulerSide:
         else:
             load = self._loads.of(held.number)
         self.end(request.request_id)
-        again = self._look_up(request, "device")
+        again = self._look_up(request, "device", held.hints)
         if again is not None:
             again.load = load
         return again
@@ -252,7 +298,8 @@ class SchedulerSide:
         reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else ""
         if tokens is not None and not reason:
             started = self.cache.start(tokens, namespace=namespace_of(request, self._resets),
-                                       media=media_of(request, len(tokens)), search=search)
+                                       media=media_of(request, len(tokens)), hint=read_hints(request).reuse,
+                                       now_s=self._now_s(), search=search)
             if started is not None:
                 self._begin(started.transfers)
                 if self._events is not None:
@@ -350,6 +397,8 @@ class SchedulerSide:
         if held is not None and done < held.prompt_tokens:
             request.shared_prefix_boundary = self._next_stop(held, done)
             return
+        if held is not None:
+            self._pin(request, held)
         self.end(request.request_id)
         if self._decode_grid and done >= request.num_prompt_tokens:
             request.shared_prefix_boundary = (done // self._decode_grid + 1) * self._decode_grid

@@ -25,6 +25,7 @@ COUNTED = {
     "found_images": ("Images that a find located", ""),
     "recorded": ("Requests that the recorder took", ""),
     "unrecorded": ("Requests that the recorder did not take, because its queue was full or it has ended", ""),
+    "hints": ("Actions of kv_hints, by kind, or by why they had no effect: unknown, malformed, refused", "action"),
     "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 

@@ -395,7 +395,6 @@ def test_ids_that_are_refused(cache: PrefixCache, name: str) -> None:
 REFUSED_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "beams": ({"num_beams": 2}, "num_beams is 2"),
     "beams of a configuration": ({"generation_config": transformers.GenerationConfig(num_beams=3)}, "num_beams is 3"),
-    "sequences": ({"num_return_sequences": 2}, "num_return_sequences is 2"),
     "no cache": ({"use_cache": False}, "use_cache is False"),
     "static cache": ({"cache_implementation": "static"}, "cache_implementation is 'static'"),
     "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens is 3"),

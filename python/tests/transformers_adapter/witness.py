@@ -72,12 +72,12 @@ class Witness:
                 for at in range(begin + 1, end + 1):
                     self._origins.setdefault(tuple(tokens[:at]), set()).add((begin, end))
 
-    def serve(self, cache: PrefixCache, prompt: Tokens, answer: int) -> tuple[Tokens, Served]:
-        """Generates `answer` tokens. Returns all tokens, and the cache's counts."""
+    def serve(self, cache: PrefixCache, prompt: Tokens, answer: int, **options: Any) -> tuple[Tokens, Served]:
+        """Generates `answer` tokens. options: of PrefixCache.generate. Returns all tokens, and the cache's counts."""
         tokens = list(prompt)
         with self.recording(tokens):
             out = cache.generate(as_ids(prompt), max_new_tokens=answer, do_sample=False, return_dict_in_generate=True,
-                                 output_logits=True)
+                                 output_logits=True, **options)
             tokens[:] = out.sequences[0].tolist()
         cache.check_invariants()
         assert cache.running_requests == 0
@@ -118,14 +118,17 @@ class Witness:
         self.exact += reused > 0
 
     def _history(self, tokens: Tokens, reused: int) -> list[Part] | None:
-        """The only passes that ever computed the first `reused` tokens; None: there were others."""
+        """The only passes that ever computed the first `reused` tokens; None: there were others, or passes that were
+        not seen."""
         parts: list[Part] = []
         while (done := parts[-1][1] if parts else 0) < reused:
-            part = min(self._origins[tokens[:done + 1]])
+            if not (seen := self._origins.get(tokens[:done + 1])):
+                return None
+            part = min(seen)
             begin, end = part
             if begin != done or end > reused:
                 return None
-            if any(self._origins[tokens[:at]] != {part} for at in range(done + 1, end + 1)):
+            if any(self._origins.get(tokens[:at]) != {part} for at in range(done + 1, end + 1)):
                 return None
             parts.append(part)
         return parts
