@@ -188,11 +188,16 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
     plan.request = row.request;
     plan.tokens = row.tokens;
     plan.drafts = row.drafts;
-    plan.start = 0;
     plan.room = part != RowPart::none;
-    plan.kv = plan.room ? record.kv : KvRow{};
-    plan.states = {};
-    if (!plan.room) continue;
+    if (!pass.ready || !plan.room) {
+      plan.start = 0;
+      plan.states = {};
+    }
+    if (!plan.room) {
+      plan.kv = {};
+      continue;
+    }
+    plan.kv = record.kv;
     pass.row_of[row.request.index()] = static_cast<std::int32_t>(i);
     if (pass.ready) pass.place(i, start.low, book_.states.of(row.request), book_.in_columns);
   }
