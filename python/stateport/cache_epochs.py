@@ -46,8 +46,8 @@ class CacheEpochs(_library.Object):
         Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. From
         then on contents of these namespaces have names with a random number of this cache: it shares them with no other
         cache, nor do the ranks of a group name them alike in files, stores and events. A later process with the same
-        epoch may find the old contents, in the remote tier or, after a crash, in files: start it with another epoch if
-        they are wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces."""
+        epoch may find the old contents in the remote tier, and in files after a crash before FileTier.wait returned,
+        which comes after the drops of the forgotten contents: start it with another epoch if they are wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces."""
         if by not in FORGET_BY:
             raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")
         name = struct_of("namespace", namespace, Namespace)

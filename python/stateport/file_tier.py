@@ -145,7 +145,9 @@ class FileTier(_library.Object):
         return answers
 
     def wait(self) -> None:
-        """Waits until every request has an answer and every removal is done."""
+        """Waits until every request has an answer, every removal is done, and all of them survive a crash of the
+        machine: no later process finds those images. (Where the file system makes no holes, a removed image is gone
+        when all images of its file are.)"""
         calls.file_tier_wait(self.handle)
 
     def lookup(self, keys: Any) -> npt.NDArray[np.bool_]:

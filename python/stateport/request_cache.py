@@ -144,9 +144,10 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefi
         (write_slot); in columns `copies` have a copy of the state; fork_copies have a copy of the last KV block, if
         that is not full. Until all its forks have begun (their first commit) or ended, the request itself waits:
         `chunk` answers 0. It may end: it then keeps its memory and its number until they have, and leaves no state at
-        its end. None: fewer request numbers than forks are free, and nothing changed. Raises InvalidArgument for a
-        request that does not run, and a fork longer than max_request_tokens; InvalidState for a request that has not
-        computed its prompt or is in an outstanding pass, and for a fork that has not begun."""
+        its end. The last fork of a request that has ended begins with its first plan, which gives it the memory of the
+        request and copies nothing. None: fewer request numbers than forks are free, and nothing changed. Raises
+        InvalidArgument for a request that does not run, and a fork longer than max_request_tokens; InvalidState for a
+        request that has not computed its prompt or is in an outstanding pass, and for a fork that has not begun."""
         rows = as_array("tokens", tokens)
         if rows.ndim not in (1, 2):
             raise InvalidArgument(f"tokens has {rows.ndim} dimensions, and must have 1 or 2: [forks] or [forks, k]")

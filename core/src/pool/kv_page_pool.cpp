@@ -6,6 +6,21 @@
 #include <algorithm>
 
 namespace stateport {
+namespace {
+
+/// Calls visit(index) for each index that does not lie in the same page as the index before it.
+template <class Visit>
+void for_each_page(std::span<const KvIndex> indices, std::int32_t page_size, Visit&& visit) {
+  for (std::size_t i = 0; i < indices.size();) {
+    const KvIndex index = indices[i];
+    visit(index);
+    const KvIndex first = index - index % page_size;
+    while (++i < indices.size() && indices[i] >= first && indices[i] - first < page_size) {
+    }
+  }
+}
+
+}  // namespace
 
 KvPagePool::KvPagePool(std::int64_t indices, std::int32_t page_size) : page_size_(page_size) {
   require(page_size >= 1, "page_size", page_size, "must be at least 1");
@@ -40,20 +55,20 @@ bool KvPagePool::allocate(std::span<KvIndex> out) noexcept {
 }
 
 void KvPagePool::release(std::span<const KvIndex> indices) {
-  for (const KvIndex index : indices) {
+  for_each_page(indices, page_size_, [this](KvIndex index) {
     require(index >= page_size_ && index / page_size_ <= pages(), "indices", index, "is out of range");
     require((state(index / page_size_) & used_bit) != 0, "indices", index, "is in a free page");
-  }
-  for (const KvIndex index : indices) {
+  });
+  for_each_page(indices, page_size_, [this](KvIndex index) {
     const std::int32_t page = index / page_size_;
     std::uint8_t& bits = state(page);
-    if ((bits & used_bit) == 0) continue;
+    if ((bits & used_bit) == 0) return;
     bits &= closed_bit;
     if (bits == 0)
       ring_[static_cast<std::size_t>((first_ + free_pages_++) % pages())] = page;
     else
       ++closed_pages_;
-  }
+  });
 }
 
 void KvPagePool::close(std::span<const NumberRange> ranges) {

@@ -91,6 +91,10 @@ bool ColumnRows::fork(RequestId id, RequestId point) {
   return true;
 }
 
+void ColumnRows::swap(RequestId one, RequestId other) {
+  for (std::size_t g = 0; g < groups(); ++g) std::swap(rows_[row_at(one, g)], rows_[row_at(other, g)]);
+}
+
 /// Where the state of a fork lies before its first pass.
 std::int32_t ColumnRows::fork_column(RequestId id, std::size_t group) const {
   return mode_ == AlignMode::all ? seed_column(book_.record(id).computed, blocks_[group].block_size()) : 0;

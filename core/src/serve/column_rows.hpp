@@ -54,6 +54,8 @@ class ColumnRows {
   /// The rows begin after the computed tokens of the point, with blocks of their own. The first pass copies the states
   /// of the point. False: there are too few blocks, and nothing was taken.
   [[nodiscard]] bool fork(RequestId fork, RequestId point);
+  /// The requests have each other's rows from now on.
+  void swap(RequestId one, RequestId other);
   /// Takes blocks for `upto` tokens in every group. False: a group has too few.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
   /// The number of blocks that the group lacks for reserve(); not more than 0: none.

@@ -56,7 +56,12 @@ std::optional<OpenedPrompt> HashColumns::refresh(RequestId id) {
   return take_hit(id, cached, reused_tokens);
 }
 
-bool HashColumns::fork(RequestId id, RequestId point) {
+bool HashColumns::fork(RequestId id, RequestId point, bool takes_over) {
+  if (takes_over) {
+    rows_.swap(id, point);
+    kv_.swap(id, point);
+    return true;
+  }
   if (!rows_.fork(id, point)) return false;
   kv_.fork(id, point, book_.record(id).computed);
   return true;

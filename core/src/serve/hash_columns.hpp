@@ -21,7 +21,7 @@ class HashColumns final : public RequestIndex {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
-  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point, bool takes_over) override;
   bool reserve(RequestId request, std::int64_t upto) override {
     return kv_.reserve(request, upto) && rows_.reserve(request, upto);
   }

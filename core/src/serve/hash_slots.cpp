@@ -95,12 +95,18 @@ std::optional<OpenedPrompt> HashSlots::refresh(RequestId id) {
 }
 
 /// Orders that learn hear of no prompt of a fork: it was not looked up.
-bool HashSlots::fork(RequestId id, RequestId point) {
-  kv_.fork(id, point, book_.record(id).computed);
+bool HashSlots::fork(RequestId id, RequestId point, bool takes_over) {
   Request& request = requests_[id.index()];
-  request.known_tokens = requests_[point.index()].known_tokens;
+  Request& from = requests_[point.index()];
+  request.known_tokens = from.known_tokens;
   request.reported = true;
-  book_.states.of(id)[0] = read_point(request.columns, requests_[point.index()].columns);
+  if (takes_over) {
+    kv_.swap(id, point);
+    std::swap(request.columns, from.columns);
+  } else {
+    kv_.fork(id, point, book_.record(id).computed);
+    book_.states.of(id)[0] = read_point(request.columns, from.columns);
+  }
   return true;
 }
 

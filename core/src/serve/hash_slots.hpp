@@ -24,7 +24,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
-  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point, bool takes_over) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;

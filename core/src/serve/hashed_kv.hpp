@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace stateport::detail {
@@ -35,6 +36,8 @@ class HashedKv final : private BlockListener {
   void begin(RequestId request, std::span<const BlockId> blocks);
   /// The fork holds the whole blocks of the first `tokens` tokens of its point, which has their hashes.
   void fork(RequestId fork, RequestId point, std::int64_t tokens);
+  /// The requests have each other's blocks from now on.
+  void swap(RequestId one, RequestId other) { std::swap(rows_[one.index()], rows_[other.index()]); }
   /// How many leading blocks the request holds, or can hold because they are cached.
   [[nodiscard]] std::size_t cached_blocks(RequestId request) const;
   /// The request holds the cached blocks of its first `blocks` blocks, too.

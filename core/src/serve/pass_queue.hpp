@@ -108,6 +108,10 @@ class PassQueue {
     const Pass& oldest = at(0);
     return &pass != &oldest && oldest.row_of[request.index()] >= 0 ? &oldest : nullptr;
   }
+  /// An outstanding pass runs the request.
+  [[nodiscard]] bool has(RequestId request) const noexcept {
+    return (count_ > 0 && at(0).row_of[request.index()] >= 0) || (count_ > 1 && at(1).row_of[request.index()] >= 0);
+  }
   /// A pass that is placed runs the request, so that its live state may have changed already.
   [[nodiscard]] bool in_flight(RequestId request) const noexcept;
   /// The rows of the request are void.

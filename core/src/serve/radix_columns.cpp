@@ -54,9 +54,12 @@ bool RadixColumns::evict_until(Take&& take) {
   return true;
 }
 
-bool RadixColumns::fork(RequestId id, RequestId point) {
-  if (!evict_until([&] { return rows_.fork(id, point); })) return false;
-  kv_.fork(id, point);
+bool RadixColumns::fork(RequestId id, RequestId point, bool takes_over) {
+  if (takes_over)
+    rows_.swap(id, point);
+  else if (!evict_until([&] { return rows_.fork(id, point); }))
+    return false;
+  kv_.fork(id, point, takes_over);
   return true;
 }
 

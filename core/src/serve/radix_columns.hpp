@@ -22,7 +22,7 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
-  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point, bool takes_over) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override { rows_.place(pass, index); }
   void unplace(Pass& pass) override { rows_.unplace(pass); }

@@ -255,18 +255,23 @@ OpenedPrompt RadixKv::opened_at_hit(RequestId id) {
   return opened;
 }
 
-void RadixKv::fork(RequestId id, RequestId point) {
+/// Orders that learn hear of no prompt of a fork: it was not looked up.
+void RadixKv::fork(RequestId id, RequestId point, bool takes_over) {
   Request& from = requests_[point.index()];
-  const std::int64_t pages = floor_to(book_.record(point).computed, options_.block_size_tokens);
-  if (pages > from.held_tokens) static_cast<void>(donate(point, {}, {}, pages, {.spare = true}));
   Request& to = requests_[id.index()];
-  to.row.assign(from.row.begin(), from.row.begin() + pages);
-  to.held_tokens = pages;
-  to.lock = tree_.lock(from.lock.node());
+  const std::int64_t pages = floor_to(book_.record(point).computed, options_.block_size_tokens);
+  if (takes_over) {
+    std::swap(from, to);
+  } else {
+    if (pages > from.held_tokens) static_cast<void>(donate(point, {}, {}, pages, {.spare = true}));
+    to.row.assign(from.row.begin(), from.row.begin() + pages);
+    to.held_tokens = pages;
+    to.lock = tree_.lock(from.lock.node());
+    to.name_space = from.name_space;
+    to.hashes = from.hashes;
+  }
   to.hit = {};
   to.hit.tokens = pages;
-  to.name_space = from.name_space;
-  to.hashes = from.hashes;
 }
 
 bool RadixKv::reserve(RequestId id, std::int64_t upto) {

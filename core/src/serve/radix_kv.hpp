@@ -51,8 +51,9 @@ class RadixKv final : public ElasticIndex {
   [[nodiscard]] std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names, SlotId* live);
   /// See RequestIndex.
   [[nodiscard]] std::optional<OpenedPrompt> refresh(RequestId request);
-  /// The fork shares the whole pages of its point's computed tokens. The tree has them from now on.
-  void fork(RequestId fork, RequestId point);
+  /// The fork shares the whole pages of its point's computed tokens. The tree has them from now on. `takes_over`: see
+  /// RequestIndex.
+  void fork(RequestId fork, RequestId point, bool takes_over);
   /// Takes KV for `upto` tokens, whole pages. False: there is too little.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
 

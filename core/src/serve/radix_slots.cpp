@@ -25,6 +25,8 @@ RadixSlots::RadixSlots(RequestBook& book)
       kv_(book, checkpoint_slots(options_), std::max(book_.slots.scan_alignment_tokens, 1), nullptr),
       requests_(index_rows(options_)) {
   positions_.reserve(request_blocks(options_));
+  for (std::int32_t i = 0; book_.slots.separate_checkpoints && i < options_.max_requests; ++i)
+    requests_[static_cast<std::size_t>(i)].columns[0] = i;
   book_.elastic = &kv_;
   if (book_.checks) withdrawn_.reserve(static_cast<std::size_t>(checkpoint_slots(options_)));
   if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
@@ -57,12 +59,12 @@ void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
 }
 
 std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
-  SlotId live{static_cast<std::int32_t>(id.index())};
+  SlotId live{requests_[id.index()].columns[0]};
   const bool holds = book_.record(id).holds_prefix;
   const bool takes_slot = !book_.slots.separate_checkpoints && !holds;
   const std::optional<OpenedPrompt> opened = kv_.open(id, names, takes_slot ? &live : nullptr);
   if (!opened) return std::nullopt;
-  requests_[id.index()] = {.columns = {holds ? -1 : live.value(), no_column}};
+  requests_[id.index()] = {.columns = {live.value(), no_column}};
   if (!ends_.empty() && takes_slot) ends_[live.index()] = 0;
   begin_from(id, *opened);
   return opened;
@@ -74,16 +76,21 @@ std::optional<OpenedPrompt> RadixSlots::refresh(RequestId id) {
   return opened;
 }
 
-bool RadixSlots::fork(RequestId id, RequestId point) {
-  const SlotId live =
-      book_.slots.separate_checkpoints ? SlotId{static_cast<std::int32_t>(id.index())} : kv_.take_state();
+bool RadixSlots::fork(RequestId id, RequestId point, bool takes_over) {
+  Request& request = requests_[id.index()];
+  Request& from = requests_[point.index()];
+  if (takes_over) {
+    std::swap(request, from);
+    kv_.fork(id, point, true);
+    return true;
+  }
+  const SlotId live = book_.slots.separate_checkpoints ? SlotId{request.columns[0]} : kv_.take_state();
   if (!live.valid()) return false;
   if (!ends_.empty() && !book_.slots.separate_checkpoints) ends_[live.index()] = 0;
-  Request& request = requests_[id.index()];
   request = {.columns = {live.value(), no_column}};
-  kv_.fork(id, point);
-  requests_[point.index()].decoded.reset();  // the point holds another end of its path
-  book_.states.of(id)[0] = read_point(request.columns, requests_[point.index()].columns);
+  kv_.fork(id, point, false);
+  from.decoded.reset();  // the point holds another end of its path
+  book_.states.of(id)[0] = read_point(request.columns, from.columns);
   return true;
 }
 
@@ -301,7 +308,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (spares_last_request(options_.eviction)) keep_to_budget();
   kv_.unlock(id);
   if (!spares_last_request(options_.eviction)) keep_to_budget();
-  request.columns = no_columns;
+  request.columns = {book_.slots.separate_checkpoints ? live.value() : no_column, no_column};
   if (!withdrawn_.empty()) return_withdrawn(id);
 }
 

@@ -25,7 +25,7 @@ class RadixSlots final : public RequestIndex {
 
   std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   std::optional<OpenedPrompt> refresh(RequestId request) override;
-  [[nodiscard]] bool fork(RequestId fork, RequestId point) override;
+  [[nodiscard]] bool fork(RequestId fork, RequestId point, bool takes_over) override;
   [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
@@ -56,14 +56,14 @@ class RadixSlots final : public RequestIndex {
 
  private:
   struct Request {
-    LiveColumns columns = no_columns;
-    std::int64_t made_tokens = 0;   ///< > 0: the planned pass saves no state here, because the tree has it
-    std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding
-    SlotId loading;                 ///< where a checkpoint is loaded to
+    LiveColumns columns = no_columns;  ///< with separate_checkpoints the live slot stays from one request to the next
+    std::int64_t made_tokens = 0;      ///< > 0: the planned pass saves no state here, because the tree has it
+    std::optional<NodeId> decoded;     ///< the last checkpoint of its decoding
+    SlotId loading;                    ///< where a checkpoint is loaded to
   };
 
-  /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   void begin_from(RequestId request, const OpenedPrompt& opened);
+  /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
   void return_slot(SlotId slot);
   [[nodiscard]] bool is_made(RequestId request, std::int64_t tokens);

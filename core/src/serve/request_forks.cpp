@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include <algorithm>
+
 namespace stateport::detail {
 
 RequestForks::RequestForks(RequestBook& book, RequestIndex& index) : book_(book), index_(index) {
@@ -20,9 +22,7 @@ void RequestForks::check(const RequestRecord& point, std::span<const Token> toke
   const RequestId id = point.id;
   require_state(!point.is_fork, "fork", "request", id.value(), "is a fork that has not begun");
   require_state(point.computed >= point.prompt_tokens, "fork", "request", id.value(), "has not computed its prompt");
-  for (std::size_t i = 0; i < book_.passes.size(); ++i)
-    require_state(book_.passes.at(i).row_of[id.index()] < 0, "fork", "request", id.value(),
-                  "is in an outstanding pass");
+  require_state(!book_.passes.has(id), "fork", "request", id.value(), "is in an outstanding pass");
 }
 
 /// A single token is taken as sampled, as if the point had sampled it. More are a prompt.
@@ -52,10 +52,32 @@ void RequestForks::start(RequestRecord& fork, const RequestRecord& point, std::s
 
 bool RequestForks::take_memory(RequestId fork) {
   RequestRecord& record = book_.records[fork.index()];
+  const RequestId point = book_.point_of(fork);
+  const bool is_last = book_.record(point).ending && book_.fork_links[point.index()].forks == 1;
+  // An outstanding pass of the fork writes to the memory that it has.
+  if (is_last && !book_.passes.has(fork)) {
+    take_over(fork);
+    return true;
+  }
   if (record.has_memory) return true;
   static_cast<void>(tokens(fork));
-  record.has_memory = index_.fork(fork, book_.point_of(fork));
+  record.has_memory = index_.fork(fork, point, false);
   return record.has_memory;
+}
+
+/// It goes on as its point would have.
+void RequestForks::take_over(RequestId fork) {
+  RequestRecord& record = book_.records[fork.index()];
+  const RequestId point = book_.point_of(fork);
+  static_cast<void>(tokens(fork));
+  if (record.has_memory) {
+    index_.close(fork, RequestEnd::aborted, {});
+    book_.ask(fork);
+  }
+  static_cast<void>(index_.fork(fork, point, true));
+  std::ranges::copy(book_.states.of(point), book_.states.of(fork).begin());
+  record.begun = true;
+  begin(fork);
 }
 
 void RequestForks::begin(RequestId fork) {

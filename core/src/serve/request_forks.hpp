@@ -17,6 +17,7 @@ namespace stateport::detail {
 /// Forks: requests that go on from the computed tokens of another one, their point.
 ///
 ///     start ─► take_memory, before the first reserve() ─► begin, when the first pass was committed
+///                 └─► take_over: the point has ended, and this is its last fork
 ///
 /// Until a fork has begun, its point runs no pass: the fork reads the KV and the state of the point where they lie. A
 /// fork copies nothing of its point before its first plan, not even tokens. A point that ends is kept until its forks
@@ -30,8 +31,9 @@ class RequestForks {
   void check(const RequestRecord& point, std::span<const Token> tokens, std::size_t forks) const;
   /// The record's request begins with the computed tokens of its point, and with these. O(tokens).
   void start(RequestRecord& fork, const RequestRecord& point, std::span<const Token> tokens);
-  /// The fork shares the KV of its point, and gets memory for its state. False: there is too little. O(tokens of the
-  /// point) the first time, then O(1).
+  /// The fork shares the KV of its point, and gets memory for its state. False: there is too little. The last fork of a
+  /// point that has ended gets the memory of the point, and has begun. O(tokens of the point) the first time, then
+  /// O(1).
   [[nodiscard]] bool take_memory(RequestId fork);
   /// The fork has begun, or it ends: it needs its point no longer.
   void begin(RequestId fork);
@@ -49,6 +51,8 @@ class RequestForks {
   void check_invariants() const;
 
  private:
+  void take_over(RequestId fork);
+
   RequestBook& book_;
   RequestIndex& index_;
   std::int32_t waiting_ = 0;      ///< forks that have not begun

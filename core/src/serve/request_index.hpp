@@ -50,7 +50,8 @@ class RequestIndex : public SharedIndex {
   /// A fork of `point`, before its first reserve(): shares the KV of the whole blocks of its computed tokens, and takes
   /// a live slot in slots. Until its first settle() place() makes its passes read the state of the point, which stays
   /// as it is. False: there is no slot, and nothing was taken.
-  [[nodiscard]] virtual bool fork(RequestId fork, RequestId point) = 0;
+  /// `takes_over`: the point runs no further, and the fork, which has no memory, gets all memory of the point.
+  [[nodiscard]] virtual bool fork(RequestId fork, RequestId point, bool takes_over) = 0;
   /// How much of the prompt the next pass runs, which begins at `start` and has a budget of `tokens` tokens.
   [[nodiscard]] virtual PromptChunk split(const RequestRecord& /*record*/, std::int64_t /*start*/,
                                           std::int64_t tokens) const {

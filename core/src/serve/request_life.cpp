@@ -118,9 +118,7 @@ std::optional<StartedRequest> RequestLife::refresh(RequestId request) {
   const RequestRecord& record = check_running(book_.records, request);
   require_state(!record.begun, "refresh", "request", request.value(), "has committed a pass");
   require_state(!record.is_fork, "refresh", "request", request.value(), fork_text);
-  for (std::size_t i = 0; i < book_.passes.size(); ++i)
-    require_state(book_.passes.at(i).row_of[request.index()] < 0, "refresh", "request", request.value(),
-                  "is in an outstanding pass");
+  require_state(!book_.passes.has(request), "refresh", "request", request.value(), "is in an outstanding pass");
   return lookups_.refresh(request);
 }
 
@@ -188,16 +186,22 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
     plan.request = row.request;
     plan.tokens = row.tokens;
     plan.drafts = row.drafts;
-    plan.start = 0;
     plan.room = part != RowPart::none;
-    plan.kv = plan.room ? record.kv : KvRow{};
-    plan.states = {};
-    if (!plan.room) continue;
+    if (!pass.ready || !plan.room) {
+      plan.start = 0;
+      plan.states = {};
+    }
+    if (!plan.room) {
+      plan.kv = {};
+      continue;
+    }
+    plan.kv = record.kv;
     pass.row_of[row.request.index()] = static_cast<std::int32_t>(i);
     if (pass.ready) pass.place(i, start.low, book_.states.of(row.request), book_.in_columns);
   }
   book_.passes.push();
   if (pass.ready) busy_rows_.place(pass);
+  end_points();
   if (arena_ && pass.without_room > 0) move_memory(book_, *arena_, MemoryPart::kv);
   if (tiers_) tiers_->end_call();
   return pass;
@@ -357,7 +361,8 @@ EndedRequest RequestLife::end(RequestId request, RequestEnd how, const ReuseHint
   return {.transfers = take_transfers(), .copies = book_.end_copies};
 }
 
-/// Requests end whose forks have begun by now. Their states may have no copy any more: they leave none.
+/// Requests end whose forks have begun by now. Their states may have no copy any more, or be those of a fork: they
+/// leave none.
 void RequestLife::end_points() {
   while (const std::optional<RequestId> id = forks_.take_ended()) end_now(*id, RequestEnd::aborted);
 }

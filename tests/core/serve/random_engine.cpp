@@ -75,6 +75,17 @@ std::vector<std::int64_t> random_breakpoints(Random& random, const RequestCacheO
   return {named.begin(), named.end()};
 }
 
+/// A plan gives the request, a fork, the memory of the one that it goes on from: that has ended, and no other fork of
+/// it waits. No outstanding pass runs the fork.
+template <class Running, class Pass>
+bool is_heir(RequestId id, const Running& running, const Pass& pass) {
+  const RequestId point = running.at(id).point;
+  if (!running.at(id).waits_for(point) || running.contains(point)) return false;
+  const auto runs = [&](const auto& row) { return row.request == id && row.live && row.room; };
+  if (pass && std::ranges::any_of(pass->rows, runs)) return false;
+  return std::ranges::count_if(running, [&](const auto& each) { return each.second.waits_for(point); }) == 1;
+}
+
 }  // namespace
 
 namespace {
@@ -451,7 +462,9 @@ void RandomEngine::insert() {
   std::int64_t tokens = random_.between(first + 1, live.prompt);
   const std::int64_t whole = tokens / options_.block_size_tokens * options_.block_size_tokens;
   if (whole > first && random_.chance(70)) tokens = whole;
+  const bool takes_over = is_heir(id, running_, pass_);
   const std::optional<InsertedPrefix> inserted = cache_->insert(id, tokens);
+  running_.at(id).begun |= takes_over;
   if (inserted) begin(inserted->plan.transfers, true);
   REQUIRE(cache_->computed(id) == (inserted ? tokens : first));
   if (!inserted && arena_) arena_->begin(cache_->arena()->take());
@@ -501,7 +514,8 @@ void RandomEngine::fork() {
               .names = live.names,
               .reused_tokens = computed,
               .named = {},
-              .is_fork = true};
+              .is_fork = true,
+              .point = id};
     const auto own = tokens.begin() + static_cast<std::ptrdiff_t>(i) * each;
     fork.tokens.insert(fork.tokens.end(), own, own + each);
     fork.read_back = fork.tokens.size();
@@ -514,6 +528,7 @@ void RandomEngine::fork() {
     tenants_[forks[i]] = tenants_.at(id);
     running_[forks[i]] = fork;
   }
+  if (has_numbers && random_.chance(40)) end(id);
 }
 
 /// The version of the weights of a tenant, as a small number.
@@ -625,7 +640,14 @@ void RandomEngine::plan() {
   if (habits.trees && !in_columns(options_) && random_.chance(80))
     for (const PassRow& row : rows)
       for (std::int32_t draft = 0; draft < row.drafts; ++draft) parents.push_back(random_.between32(0, draft));
+  std::vector<std::size_t> heirs;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (is_heir(rows[i].request, running_, pass_)) heirs.push_back(i);
+  const std::int32_t running = cache_->running_requests();
   const PassPlan plan = cache_->plan(rows, parents);
+  REQUIRE(cache_->running_requests() == running - std::ssize(heirs));
+  for (const std::size_t heir : heirs) running_.at(rows[heir].request).begun = true;
+  heired += std::ssize(heirs);
   begin(plan.transfers, true);
   if (arena_) arena_->begin(plan.memory);
   planned_.emplace();

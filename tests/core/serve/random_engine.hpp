@@ -99,6 +99,8 @@ class RandomEngine : public RandomCounts {
     bool begun = false;               ///< a pass was committed, or a prefix inserted
     bool waits = false;               ///< for another request
     bool is_fork = false;
+    RequestId point;  ///< of a fork
+    [[nodiscard]] bool waits_for(RequestId other) const { return is_fork && !begun && point == other; }
     std::int64_t waited_commits = 0;
   };
   class Prefixes;

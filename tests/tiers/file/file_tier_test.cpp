@@ -8,6 +8,7 @@
 #include "scripted_calls.hpp"
 
 #include <doctest/doctest.h>
+#include <errno.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -611,6 +612,47 @@ TEST_CASE("transfers that a signal interrupts, and those that move a part of the
   CHECK(write_images(tier, fixture.layouts, {state_key(1), kv_key(1), state_key(2)}) == TransferStatus::done);
   for (const ImageKey& key : {state_key(1), kv_key(1), state_key(2)})
     CHECK(read_image(tier, fixture.layouts, key) == TransferStatus::done);
+  tier.check_invariants();
+}
+
+TEST_CASE("removals survive a crash of the machine once the tier was waited for") {
+  const Fixture fixture;
+  std::vector<Call> made;
+  ScriptedCalls calls;
+  FileTier tier = fixture.open(calls);
+  REQUIRE(write_images(tier, fixture.layouts, {kv_key(1), kv_key(2)}) == TransferStatus::done);
+  REQUIRE(write_images(tier, fixture.layouts, {state_key(1)}) == TransferStatus::done);
+  int error = EIO;
+  Call failing = Call::synchronize_data;
+  calls.set([&](Call call) {
+    made.push_back(call);
+    return call == failing ? error : 0;
+  });
+  tier.wait_idle();
+  CHECK(made.empty());  // nothing was removed
+  CHECK(tier.remove(kv_key(1)));
+  CHECK(tier.remove(state_key(1)));
+  for (const Call call : {Call::synchronize_data, Call::synchronize_folder, Call::open}) {
+    error = call == Call::open ? EMFILE : EIO;
+    failing = call;
+    CHECK_THROWS_AS(tier.wait_idle(), BackendError);
+  }
+  error = 0;
+  made.clear();
+  tier.wait_idle();
+  CHECK(made == std::vector{Call::synchronize_folder, Call::open, Call::synchronize_data});
+  made.clear();
+  tier.wait_idle();
+  CHECK(made.empty());
+  CHECK(tier.remove(kv_key(2)));  // with its file
+  tier.wait_idle();
+  CHECK(made == std::vector{Call::unlink, Call::synchronize_folder});
+  // Another process removes a file that is to get a hole.
+  REQUIRE(write_images(tier, fixture.layouts, {kv_key(3), kv_key(4)}) == TransferStatus::done);
+  for (const std::string& name : names(fixture.folder.images(), ".img"))
+    std::filesystem::remove(std::filesystem::path(fixture.folder.images()) / name);
+  CHECK(tier.remove(kv_key(3)));
+  tier.wait_idle();
   tier.check_invariants();
 }
 

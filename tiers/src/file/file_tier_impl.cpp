@@ -5,6 +5,9 @@
 
 #include "file/image_scan.hpp"
 
+#include <errno.h>
+#include <string.h>
+
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -218,9 +221,21 @@ std::size_t FileTier::Impl::poll(std::span<Completion> completions) {
   return completions_.hand_out(completions);
 }
 
-void FileTier::Impl::wait_idle() const {
+/// Removals need not survive a crash one by one, so all of them are synchronised together.
+void FileTier::Impl::wait_idle() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return idle(); });
+  const std::vector<ImageDirectory::Holed> holed = directory_.take_holed();
+  const bool has_unlinked = std::exchange(has_unlinked_, false);
+  lock.unlock();
+  int error = has_unlinked && folder_.calls().synchronize_folder(folder_.file()) != 0 ? errno : 0;
+  for (const ImageDirectory::Holed& each : holed)
+    if (folder_.synchronize_holes(*each.name) != 0) error = errno;
+  if (error == 0) return;
+  lock.lock();
+  directory_.put_back(holed);
+  has_unlinked_ |= has_unlinked;
+  throw BackendError("synchronisation of removed images in " + options_.folder, ::strerror(error));
 }
 
 bool FileTier::Impl::idle() const {
@@ -376,6 +391,7 @@ void FileTier::Impl::carry_out(ImageIo& io, const Tidy& tidy, std::unique_lock<s
   else
     io.punch(*tidy.name, tidy.holes);
   lock.lock();
+  has_unlinked_ |= tidy.unlink;
   directory_.finish_tidy(tidy);
   tidy_if_due(tidy.file);
 }

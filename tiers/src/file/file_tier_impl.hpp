@@ -36,7 +36,7 @@ class FileTier::Impl {
   std::size_t lookup(std::span<const ImageKey> keys, std::span<bool> held) const;
   [[nodiscard]] std::vector<ImageKey> keys() const;
   std::size_t poll(std::span<Completion> completions);
-  void wait_idle() const;
+  void wait_idle();
   [[nodiscard]] const FileTierOptions& options() const noexcept { return options_; }
   [[nodiscard]] const FolderFindings& findings() const noexcept { return findings_; }
   [[nodiscard]] FileTierStatistics statistics() const;
@@ -95,6 +95,7 @@ class FileTier::Impl {
   std::size_t images_to_write_ = 0;
   tiers::ReadyQueue<Tidy> tidies_;
   tiers::ReadyQueue<Completion> completions_;
+  bool has_unlinked_ = false;  ///< files, since the folder was synchronised
   std::int32_t busy_lanes_ = 0;
   std::uint64_t next_number_ = 0;
   FileTierStatistics statistics_;              ///< without the members that are computed when asked for

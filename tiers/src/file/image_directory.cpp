@@ -119,10 +119,23 @@ std::optional<ImageDirectory::Tidy> ImageDirectory::begin_tidy(FileIndex file) n
 void ImageDirectory::finish_tidy(const Tidy& tidy) noexcept {
   File& done = files_[at(tidy.file)];
   done.tidying = false;
+  done.holed |= !tidy.holes.empty();
   done.removed.erase(done.removed.begin(), done.removed.begin() + static_cast<std::ptrdiff_t>(done.being_given_back));
   if (done.images > 0 || done.readers > 0 || !done.removed.empty()) return;
   done = {};
   free_.push_back(tidy.file);
+}
+
+std::vector<ImageDirectory::Holed> ImageDirectory::take_holed() {
+  std::vector<Holed> holed;
+  holed.reserve(static_cast<std::size_t>(std::ranges::count_if(files_, &File::holed)));
+  for (std::size_t i = 0; i < files_.size(); ++i)
+    if (std::exchange(files_[i].holed, false)) holed.push_back({static_cast<FileIndex>(i), files_[i].name});
+  return holed;
+}
+
+void ImageDirectory::put_back(std::span<const Holed> files) noexcept {
+  for (const Holed& each : files) files_[at(each.file)].holed |= files_[at(each.file)].name == each.name;
 }
 
 std::vector<ImageKey> ImageDirectory::keys() const {

@@ -96,6 +96,16 @@ class ImageDirectory {
   /// removing, dropping a reader and finishing.
   [[nodiscard]] std::optional<Tidy> begin_tidy(FileIndex file) noexcept;
   void finish_tidy(const Tidy& tidy) noexcept;
+
+  /// A file that got holes.
+  struct Holed {
+    FileIndex file = -1;
+    std::shared_ptr<const std::string> name;
+  };
+  /// The files that got holes since the last call. O(files).
+  [[nodiscard]] std::vector<Holed> take_holed();
+  /// Names the files again in the next take_holed(), but for those that have gone.
+  void put_back(std::span<const Holed> files) noexcept;
   /// At least as many as there are files: at most one piece of work of each is begun.
   [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
 
@@ -114,6 +124,7 @@ class ImageDirectory {
     std::int32_t readers = 0;
     bool foreign = false;
     bool tidying = false;
+    bool holed = false;  ///< since take_holed()
     bool used = false;
     std::vector<FileRange> removed;  ///< those that are being given back, and those since then
     std::size_t being_given_back = 0;

@@ -190,6 +190,12 @@ bool ImageFolder::lives(std::string_view writer, FileHandle& lock) const {
   return ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
+int ImageFolder::synchronize_holes(const std::string& name) {
+  const FileHandle file(calls_.open(folder_.get(), name.c_str(), O_WRONLY));
+  if (!file) return errno == ENOENT ? 0 : -1;
+  return calls_.synchronize_data(file.get());
+}
+
 std::uint64_t ImageFolder::drop_dead(const Contents& contents) {
   std::uint64_t dropped = 0;
   for (const std::string& name : contents.temporaries) {

@@ -41,6 +41,8 @@ class ImageFolder {
   int remove(const std::string& name);
   /// Gives bytes of an open file back. Failures only keep them in use.
   void punch(int file, const FileRange& range);
+  /// The holes of a file survive a crash of the machine from now on. 0 also if the file has gone; else -1 and errno.
+  int synchronize_holes(const std::string& name);
 
   [[nodiscard]] std::string temporary_name(std::uint64_t number) const;
   [[nodiscard]] std::string image_name(std::uint64_t number) const;

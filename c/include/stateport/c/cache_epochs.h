@@ -40,8 +40,9 @@ stateport_status stateport_request_cache_epoch(stateport_request_cache* cache, u
 /// Files: contents of earlier processes go as well, of any namespace, unless a request has used them since. From then
 /// on contents of these namespaces have names with a random number of this cache: it shares them with no other cache,
 /// nor do the ranks of a group name them alike in files, stores and events. A later process with the same epoch may
-/// find the old contents, in the remote tier or, after a crash, in files: start it with another epoch if they are
-/// wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces.
+/// find the old contents in the remote tier, and in files after a crash before stateport_file_tier_wait returned, which
+/// comes after the drops of the forgotten contents: start it with another epoch if they are wrong. After 1,024 calls
+/// with different arguments, the next such call forgets all namespaces.
 stateport_status stateport_request_cache_forget(stateport_request_cache* cache, const stateport_namespace* name_space,
                                                 int32_t by);
 /// stale: not 0: the request started before its contents were forgotten. An engine that has only new weights ends it as

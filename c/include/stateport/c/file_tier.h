@@ -94,7 +94,9 @@ stateport_status stateport_file_tier_read(stateport_file_tier* tier, uint64_t id
 /// Answers, in the order in which requests ended.
 stateport_status stateport_file_tier_poll(stateport_file_tier* tier, stateport_transfer_result* out, size_t capacity,
                                           size_t* count);
-/// Waits until every request has an answer and every removal is done.
+/// Waits until every request has an answer, every removal is done, and all of them survive a crash of the machine: no
+/// later process finds those images. (Where the file system makes no holes, a removed image is gone when all images of
+/// its file are.)
 stateport_status stateport_file_tier_wait(stateport_file_tier* tier);
 /// held: [count] not 0: the image can be read.
 stateport_status stateport_file_tier_lookup(stateport_file_tier* tier, const stateport_image_key* keys, size_t count,

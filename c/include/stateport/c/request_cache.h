@@ -70,12 +70,13 @@ stateport_status stateport_request_cache_refresh(stateport_request_cache* cache,
 ///     in columns:  copies of the group plan have a copy of the state.
 ///     both:        fork_copies of the plan have a copy of the last block of KV, if that is not full.
 ///
-/// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk says 0. It may end: it
-/// then keeps its memory and its number until they have, and leaves no state at its end. A fork can be forked once it
-/// has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing has changed. Refused: a
-/// request that does not run, no forks, a count that is no multiple of theirs, a fork longer than max_request_tokens;
-/// with STATEPORT_INVALID_STATE a request that has not computed its prompt, that is in an outstanding pass, and a fork
-/// that has not begun. forks: [fork_count].
+/// Until all its forks have begun (their first commit or insert) or ended, the request itself waits: chunk says 0. It
+/// may end: it then keeps its memory and its number until they have, and leaves no state at its end. The last fork of a
+/// request that has ended begins with its first plan, which gives it the memory of the request and copies nothing. A
+/// fork can be forked once it has begun. STATEPORT_NO_CAPACITY: fewer request numbers than forks are free, and nothing
+/// has changed. Refused: a request that does not run, no forks, a count that is no multiple of theirs, a fork longer
+/// than max_request_tokens; with STATEPORT_INVALID_STATE a request that has not computed its prompt, that is in an
+/// outstanding pass, and a fork that has not begun. forks: [fork_count].
 stateport_status stateport_request_cache_fork(stateport_request_cache* cache, int64_t request, const int32_t* tokens,
                                               size_t count, int64_t* forks, size_t fork_count);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger

@@ -139,7 +139,10 @@ class FileTier {
 
   /// Takes answers, in the order in which requests ended. Returns how many were written to `completions`.
   std::size_t poll(std::span<Completion> completions);
-  /// Waits until every request has an answer and every removal is done.
+  /// Waits until every request has an answer, every removal is done, and all of them survive a crash of the machine:
+  /// no later process finds those images. (Where the file system makes no holes, a removed image is gone when all
+  /// images of its file are.) Throws BackendError if removals cannot be synchronised; the next call tries again.
+  /// O(files).
   void wait_idle() const;
 
   [[nodiscard]] const FileTierOptions& options() const noexcept;

@@ -20,7 +20,9 @@ enum class ForgetBy : std::uint8_t {
 /// on. A stale request publishes nothing.
 ///
 /// All other contents of the device, of the host and of files are gone at once. The next answer with transfers names
-/// the drops. Contents of the remote tier stay there, under names that no prompt of this cache asks for.
+/// the drops. Files have lost them for good once these drops, and the transfers before them, have ended and
+/// FileTier::wait_idle() has returned. Contents of the remote tier stay there, under names that no prompt of this cache
+/// asks for.
 ///
 /// Ranks of a group make these calls at the same point of their sequence of calls. Not thread-safe, as its cache. No
 /// call allocates.
@@ -42,8 +44,8 @@ class CacheEpochs {
   /// - Names: from then on contents of these namespaces have names with a random number of this cache, in all later
   ///   epochs too. So it shares them with no other cache, nor do the ranks of a group name them alike in files, stores
   ///   and events.
-  /// - A later process with the same epoch may find the old contents, in the remote tier or, after a crash, in files.
-  ///   Start it with another epoch if they are wrong.
+  /// - A later process with the same epoch may find the old contents in the remote tier, and in files after a crash
+  ///   before FileTier::wait_idle() (see above). Start it with another epoch if they are wrong.
   /// - After 1,024 calls with different arguments, the next such call forgets all namespaces.
   ///
   /// Throws InvalidArgument for a `by` that is no ForgetBy. O(all).

@@ -100,8 +100,9 @@ class RequestCache {
   /// search forks the beams that go on, and then ends them. A fork can be forked once it has begun.
   ///
   /// A fork that begins needs memory beside that of its request: a live state, and a block of KV if the last one is not
-  /// full. Where memory is so short that even a fork alone finds no room, the engine ends it and starts its tokens as a
-  /// prompt.
+  /// full. The last fork of a request that has ended needs none: it begins with its first plan, which gives it the
+  /// memory of the request and copies nothing. So it finds room where the request would have. If memory is short for
+  /// more, the engine ends the request, and forks until one is left.
   ///
   /// False: fewer request numbers than forks are free, and nothing changed. Throws InvalidArgument for a request that
   /// does not run, no forks, a number of tokens that is no multiple of theirs, and a fork longer than
