@@ -32,6 +32,10 @@ std::string plain_json(std::string_view text) {
   return plain;
 }
 
+[[noreturn]] void refuse_byte(std::size_t byte) {
+  stateport::detail::throw_invalid("config", "byte " + std::to_string(byte), "is not JSON there");
+}
+
 /// Makes values of the events of a parser.
 class ConfigBuilder final : public nlohmann::json_sax<Json> {
  public:
@@ -50,9 +54,7 @@ class ConfigBuilder final : public nlohmann::json_sax<Json> {
     open_.back()->names.push_back(std::move(name));
     return true;
   }
-  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override {
-    stateport::detail::throw_invalid("config", "byte " + std::to_string(byte), "is not JSON there");
-  }
+  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override { refuse_byte(byte); }
 
   [[nodiscard]] ConfigValue take() noexcept { return std::move(root_.values.front()); }
 
@@ -82,6 +84,8 @@ class ConfigBuilder final : public nlohmann::json_sax<Json> {
 
 ConfigValue parse_config(std::string_view text) {
   ConfigBuilder builder;
+  // The parser would take a zero byte for the end of the text.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) refuse_byte(zero + 1);
   Json::sax_parse(plain_json(text), &builder);
   ConfigValue config = builder.take();
   require(config.kind == Kind::object, "config", config.text, "must be a JSON object");

@@ -361,6 +361,7 @@ TEST_CASE("a bad config is refused by member and value") {
     CHECK(refusal.starts_with(bad.refusal));
   }
   CHECK(config_refusal("") == "config = byte 1 (is not JSON there)");
+  CHECK(config_refusal(std::string("{}\0", 3)) == "config = byte 3 (is not JSON there)");
   CHECK(config_refusal("{\"a\": nul}") == "config = byte 10 (is not JSON there)");
   CHECK(config_refusal("[]") == "config = list (must be a JSON object)");
   CHECK(config_refusal("{}") == "model_type = absent (must be a string)");

@@ -217,8 +217,8 @@ TEST_CASE("one request at a time waits for no other: options for that are refuse
     const std::string name = option.substr(0, option.find(' '));
     check_refused("serve --concurrency 1 " + option, name + ": needs --concurrency 2 or more");
     for (const std::string command :
-         {"prompts ", "budget --memory 4GiB ", "sweep --memory 4GiB ", "size --memory 4GiB ", nodes.c_str()})
-      check_refused(command + option, name + ": is an option of serve, not of ");
+         {"prompts ", "budget --memory 4GiB ", "sweep --memory 4GiB ", "size --memory 4GiB "})
+      check_refused(command + option, name + ": is an option of serve, fleet, not of ");
   }
 }
 
