@@ -295,7 +295,7 @@ class Pages(unittest.TestCase):
         """The table of figures is that of the text."""
         text, = (text for file, text in self.runs.values() if file == path)
         rows = page.tables["figures"]
-        self.assertEqual(len(rows), 26)
+        self.assertEqual(len(rows), 27)
         rows = [["route", *rows[0][1:]], *rows[1:]]
         lines = [f"{row[0]:<30}" + "".join(f"{cell:>20}" for cell in row[1:]) for row in rows]
         self.assertIn("\n" + "\n".join(lines) + "\n", text)
