@@ -47,7 +47,8 @@ class CacheEpochs(_library.Object):
         then on contents of these namespaces have names with a random number of this cache: it shares them with no other
         cache, nor do the ranks of a group name them alike in files, stores and events. A later process with the same
         epoch may find the old contents in the remote tier, and in files after a crash before FileTier.wait returned,
-        which comes after the drops of the forgotten contents: start it with another epoch if they are wrong. After 1,024 calls with different arguments, the next such call forgets all namespaces."""
+        which comes after the drops of the forgotten contents: start it with another epoch if they are wrong. After
+        1,024 calls with different arguments, the next such call forgets all namespaces."""
         if by not in FORGET_BY:
             raise InvalidArgument(f"by is {by!r}, and must be one of {', '.join(FORGET_BY)}")
         name = struct_of("namespace", namespace, Namespace)

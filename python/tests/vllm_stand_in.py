@@ -101,7 +101,6 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = -1
     arrival_time: float = 0.0
-    session_id: str | None = None
     status: Any = None
     shared_prefix_boundary: int = 0
     skip_reading_prefix_cache: bool = False
