@@ -15,7 +15,7 @@ from witness import Conversations, Witness, as_ids, budget  # noqa: E402
 
 import stateport as sp  # noqa: E402
 from conftest import seeds  # noqa: E402
-from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
+from stateport.demo.tiny import tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Tiers, probe  # noqa: E402
 
 PROMPT = tuple(range(3, 40))
@@ -32,7 +32,7 @@ def damage(cache: PrefixCache, draw: random.Random) -> None:
             slot.view(-1)[draw.randrange(slot.numel())] += 0.75
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["jamba", "bamba", "qwen3_next"])  # Mamba-1, Mamba-2, gated delta net
 def test_damaged_states_are_computed_again(architecture: str) -> None:
     """Random conversations; each answer is that of a run without a cache."""
     for seed in seeds(1):
@@ -107,7 +107,7 @@ def test_a_state_with_a_nan_is_not_kept() -> None:
 
 
 def test_states_below_the_device_are_checked_on_their_way(tmp_path: pathlib.Path) -> None:
-    for seed in seeds(2):
+    for seed in seeds(1):
         print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
         model = tiny_model("falcon_h1", seed)
         layout = probe(model)
