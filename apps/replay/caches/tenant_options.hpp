@@ -5,6 +5,7 @@
 
 #include "workload/workload.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -39,12 +40,18 @@ inline constexpr Tenant tenants[] = {Tenant::quiet, Tenant::flood};
   return {.salt = NameKey(name(tenant))};
 }
 
-/// Sets the quotas of a cache whose bytes are `scale` times those of the options. Throws as CacheTenants::set_quota.
+/// Sets the quotas of a cache whose bytes are `scale` times those of the options. A cache has room for no more KV than
+/// its workload has: a floor above that is all of it but for one request. Throws as CacheTenants::set_quota.
 inline void set_quotas(RequestCache& cache, const TenantOptions& options, std::int64_t scale) {
+  const RequestCacheOptions& sizes = cache.options();
+  // A tenant with a floor may keep a block and a state more.
+  const std::int64_t spare_tokens = sizes.kv_tokens - sizes.max_request_tokens - 2 * sizes.block_size_tokens;
+  const std::int64_t most_floor =
+      std::max<std::int64_t>(spare_tokens * sizes.memory.kv_bytes_per_token - sizes.memory.state_bytes, 0);
   for (const Tenant tenant : tenants)
     if (cache.tenants() != nullptr)
       cache.tenants()->set_quota({.salt = name_space_of(tenant).salt,
-                                  .floor_bytes = options.floor_of(tenant) * scale,
+                                  .floor_bytes = std::min(options.floor_of(tenant) * scale, most_floor),
                                   .most_bytes = options.most_of(tenant) * scale});
 }
 
