@@ -65,7 +65,7 @@ stateport_status stateport_request_cache_refresh(stateport_request_cache* cache,
 /// fork_count. One token counts as sampled: the fork decodes. More are a prompt. The forks have the namespace and the
 /// hint of the request, and share its KV and its state. Nothing is copied before their first plan:
 ///
-///     in slots:    the first pass of a fork reads the state of the request (read_slot) and writes its own (write_slot).
+///     in slots:    the first pass of a fork reads the state of the request (read_slot), and writes its own.
 ///                  An engine whose kernels work in place copies the state first.
 ///     in columns:  copies of the group plan have a copy of the state.
 ///     both:        fork_copies of the plan have a copy of the last block of KV, if that is not full.
@@ -109,10 +109,11 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
 /// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (in columns:
 /// of every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
-/// all tokens of the prompt the request can only end, or be forked. Some of the KV may be cached already. Index hash in slots: its
-/// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
-/// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed already
-/// or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is outstanding.
+/// all tokens of the prompt the request can only end, or be forked. Some of the KV may be cached already. Index hash in
+/// slots: its blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no
+/// request reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room. Refused: tokens that are computed
+/// already or beyond the prompt, a request that waits, and with STATEPORT_INVALID_STATE a call while a pass is
+/// outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 
