@@ -791,10 +791,10 @@ TEST_CASE("of two caches with one remote tier, too, every pass reads the state a
     for (const Below below : {Below::tiers, Below::states_alone}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(static_cast<int>(below));
-      const RandomRuns runs = run_random_pairs(100, index, below);
-      if (runs.seeds < 100) continue;
-      CHECK(runs.loads > 10);
-      CHECK(runs.found_loads > 50);
+      const RandomRuns runs = run_random_pairs(300, index, below);
+      if (runs.seeds < 300) continue;
+      CHECK(runs.loads > 30);
+      CHECK(runs.found_loads > 150);
     }
   }
 }
