@@ -42,8 +42,7 @@ stateport_status stateport_model_layout_find(const char* model, const stateport_
                                              stateport_model_layout** out) {
   return guarded([&] {
     create(out, [&] {
-      require(model != nullptr, "model", "null", "must be the name of a model");
-      return std::make_shared<ModelLayoutObject>(models::layout(model, read_spec_options(options)));
+      return std::make_shared<ModelLayoutObject>(models::layout(read_model(model), read_spec_options(options)));
     });
   });
 }

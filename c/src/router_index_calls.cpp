@@ -20,7 +20,6 @@ namespace {
 
 static_assert(sizeof(stateport_router_reach) == 24 &&
               sizeof(stateport_router_reach::blocks) == medium_count * sizeof(std::int32_t));
-static_assert(sizeof(PrefixHash) == 2 * sizeof(std::uint64_t));
 
 struct RouterObject final : Object {
   static constexpr Kind kind = Kind::router_index;

@@ -74,8 +74,7 @@ const char* stateport_model_name(size_t index) {
 stateport_status stateport_model_describe(const char* model, stateport_model_info* out) {
   return guarded([&] {
     const Out to(out, "out");
-    require(model != nullptr, "model", "null", "must be the name of a model");
-    to.write(model_to_c(models::info(model)));
+    to.write(model_to_c(read_model(model)));
   });
 }
 
@@ -88,10 +87,8 @@ stateport_status stateport_config_describe(const char* config, size_t config_byt
 
 stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out) {
   return guarded([&] {
-    create(out, [&] {
-      require(model != nullptr, "model", "null", "must be the name of a model");
-      return std::make_shared<SpecObject>(models::find(model, read_spec_options(options)));
-    });
+    create(out,
+           [&] { return std::make_shared<SpecObject>(models::spec(read_model(model), read_spec_options(options))); });
   });
 }
 

@@ -29,6 +29,11 @@ namespace stateport::c {
   return wanted;
 }
 
+[[nodiscard]] inline const models::ModelInfo& read_model(const char* model) {
+  require(model != nullptr, "model", "null", "must be the name of a model");
+  return models::info(model);
+}
+
 [[nodiscard]] inline models::ModelInfo read_config(const char* config, std::size_t config_bytes) {
   const std::span<const char> text = array(config, config_bytes, "config");
   return models::from_config({text.data(), text.size()});

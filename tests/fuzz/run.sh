@@ -46,7 +46,9 @@ run() {
   mkdir -p "$work" build/fuzz/findings
   local fixed=()
   ! setarch -R true 2>/dev/null || fixed=(setarch -R)
-  printf '%s\n' "tests/fuzz/corpus/$target"/* | LC_ALL=C sort | paste -sd , >"build/fuzz/$target.inputs"
+  local inputs=("tests/fuzz/corpus/$target"/*)
+  [ "$target" != model_config ] || inputs+=(tests/core/model/configs/*)
+  printf '%s\n' "${inputs[@]}" | LC_ALL=C sort | paste -sd , >"build/fuzz/$target.inputs"
   UBSAN_OPTIONS=print_stacktrace=1 "${fixed[@]}" "build/fuzz/bin/fuzz-$target" "$limit" -seed="$seed" -reload=0 \
     -max_len=4096 -timeout=120 -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/findings/$target-" -seed_inputs="@build/fuzz/$target.inputs" "$work" \

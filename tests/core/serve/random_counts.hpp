@@ -10,7 +10,7 @@ struct RandomCounts {
   std::int64_t kv_moves = 0;
   std::int64_t forks = 0;         ///< that began
   std::int64_t forked_ended = 0;  ///< requests that ended before their forks had begun
-  std::int64_t heired = 0;        ///< forks that took over the memory of a request that had ended
+  std::int64_t taken_over = 0;    ///< forks that took over the memory of a request that had ended
   std::int64_t hits = 0;
   std::int64_t ran_ahead = 0;
   std::int64_t ahead = 0;
@@ -44,7 +44,7 @@ struct RandomCounts {
                        &RandomCounts::waits,       &RandomCounts::pins,       &RandomCounts::pin_hits,
                        &RandomCounts::prefetches,  &RandomCounts::prefetched, &RandomCounts::closed,
                        &RandomCounts::refreshed,   &RandomCounts::checks,     &RandomCounts::damaged,
-                       &RandomCounts::faults,      &RandomCounts::withdrawn,  &RandomCounts::heired})
+                       &RandomCounts::faults,      &RandomCounts::withdrawn,  &RandomCounts::taken_over})
       this->*count += other.*count;
     return *this;
   }

@@ -647,7 +647,7 @@ void RandomEngine::plan() {
   const PassPlan plan = cache_->plan(rows, parents);
   REQUIRE(cache_->running_requests() == running - std::ssize(heirs));
   for (const std::size_t heir : heirs) running_.at(rows[heir].request).begun = true;
-  heired += std::ssize(heirs);
+  taken_over += std::ssize(heirs);
   begin(plan.transfers, true);
   if (arena_) arena_->begin(plan.memory);
   planned_.emplace();

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -654,6 +656,26 @@ TEST_CASE("removals survive a crash of the machine once the tier was waited for"
   CHECK(tier.remove(kv_key(3)));
   tier.wait_idle();
   tier.check_invariants();
+}
+
+TEST_CASE("whoever waits for a tier waits for removals that another caller synchronises") {
+  const Fixture fixture;
+  ScriptedCalls calls;
+  FileTier tier = fixture.open(calls);
+  REQUIRE(write_images(tier, fixture.layouts, {state_key(1)}) == TransferStatus::done);
+  std::future<void> other;
+  std::future_status early = std::future_status::deferred;
+  calls.set([&](Call call) {
+    if (call != Call::synchronize_folder || other.valid()) return 0;
+    other = std::async(std::launch::async, [&] { tier.wait_idle(); });
+    early = other.wait_for(std::chrono::milliseconds(100));
+    return 0;
+  });
+  CHECK(tier.remove(state_key(1)));
+  tier.wait_idle();
+  REQUIRE(other.valid());
+  other.get();
+  CHECK(early == std::future_status::timeout);
 }
 
 TEST_CASE("without holes a file's bytes count until its last image goes") {

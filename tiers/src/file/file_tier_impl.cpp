@@ -221,8 +221,10 @@ std::size_t FileTier::Impl::poll(std::span<Completion> completions) {
   return completions_.hand_out(completions);
 }
 
-/// Removals need not survive a crash one by one, so all of them are synchronised together.
+/// Removals need not survive a crash one by one, so all of them are synchronised together. Another caller waits for
+/// that too: its removals may be among them.
 void FileTier::Impl::wait_idle() {
+  const std::scoped_lock one_caller(synchronising_);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return idle(); });
   const std::vector<ImageDirectory::Holed> holed = directory_.take_holed();

@@ -85,6 +85,7 @@ class FileTier::Impl {
   ImageFolder folder_;
   FolderFindings findings_;
 
+  std::mutex synchronising_;  ///< locked before mutex_
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::atomic<bool> stopping_ = false;  ///< set with the lock held; read without it by transfers

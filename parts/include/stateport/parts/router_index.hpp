@@ -48,9 +48,11 @@ struct RouterReach {
 /// ones come, and find() leaves the worker out. Numbers that were heard before are ignored, so a replay may begin too
 /// early. `cleared` removes all contents of the worker, and all numbers before it are missed no longer.
 ///
-/// Memory: construction reserves address space for all of the options: some 40 bytes for each prefix, and 32 *
-/// (1 + state_groups) bytes for each prefix and 64 workers. No later call allocates. When prefixes_max are remembered,
-/// others are refused and counted: the answers are too short then, never too long. Not thread-safe.
+/// Memory: construction reserves address space for all of the options: 24 bytes for each of prefixes_max, 32 *
+/// (1 + state_groups) for each of them and 64 workers, and 32 for each of blocks_max and 64 workers. A table of 64 to
+/// 128 bytes for each of prefixes_max (64 for a power of two) uses its memory at once. No later call allocates. When
+/// prefixes_max are remembered, others are refused and counted: the answers are too short then, never too long. Not
+/// thread-safe.
 class RouterIndex {
  public:
   /// Throws InvalidArgument for numbers beyond those of RouterIndexOptions.
@@ -75,7 +77,8 @@ class RouterIndex {
   bool hear(std::int32_t worker, std::uint64_t sequence, std::span<const CacheEvent> events);
   /// False: the worker has not joined, or events are missing.
   [[nodiscard]] bool is_known(std::int32_t worker) const;
-  /// The number from which on a replay is needed: of the first event that was not heard. 0: the worker has not joined.
+  /// The number from which on a replay is needed: of the first event that was not heard. 0 for a worker that has not
+  /// joined.
   [[nodiscard]] std::uint64_t next_sequence(std::int32_t worker) const;
 
   /// For each known worker that can reuse a part of a prompt with these blocks, how much; in the order of workers.
