@@ -26,18 +26,24 @@ Timing summary(std::vector<double> samples) {
   return {.median_ns = at(0.5), .p10_ns = at(0.1), .p90_ns = at(0.9)};
 }
 
-bool runs_once() {
+}  // namespace
+
+int rounds_to_run(int rounds) {
   const char* asked = std::getenv("BENCHMARK_DRY_RUN");
-  return asked != nullptr && std::string_view(asked) == "true";
+  return asked != nullptr && std::string_view(asked) == "true" ? 1 : rounds;
 }
 
-}  // namespace
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 Comparison compare(const std::vector<Contender>& contenders, int rounds, const Timer& time_ns) {
   if (contenders.empty() || rounds < 1) throw std::invalid_argument("compare needs contenders and rounds");
   std::vector<std::vector<double>> samples(contenders.size());
   std::vector<double> again;
-  if (runs_once()) rounds = 1;
+  rounds = rounds_to_run(rounds);
   int run = 0;
   for (int round = -1; round < rounds; ++round) {
     std::vector<double> times;

@@ -3,6 +3,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -39,9 +40,22 @@ struct Comparison {
   [[nodiscard]] const Timing& ours() const { return timings.front(); }
 };
 
-/// `rounds` measured rounds after one that warms up; one measured round where BENCHMARK_DRY_RUN=true, the environment
-/// variable of Google Benchmark's option, asks whether the benchmark runs at all. Throws std::invalid_argument without
-/// contenders.
+/// `rounds`; 1 where BENCHMARK_DRY_RUN=true, the environment variable of Google Benchmark's option, asks whether the
+/// benchmark runs at all.
+[[nodiscard]] int rounds_to_run(int rounds);
+
+/// Of an even number the upper one. Precondition: there are values. O(n).
+[[nodiscard]] double median(std::vector<double> values);
+
+/// Wall time of a call, in microseconds.
+template <class Call>
+[[nodiscard]] double time_us(Call&& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// rounds_to_run(rounds) measured rounds after one that warms up. Throws std::invalid_argument without contenders.
 [[nodiscard]] Comparison compare(const std::vector<Contender>& contenders, int rounds = 15,
                                  const Timer& time_ns = wall_time_ns);
 

@@ -6,15 +6,14 @@
 #include <stateport/core/model/models.hpp>
 #include <stateport/kernels/elastic_store.hpp>
 
+#include "comparison.hpp"
+
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
 namespace stateport::perf {
@@ -84,12 +83,6 @@ class Moves {
   }
 
  private:
-  template <class Call>
-  static double time_us(Call&& call) {
-    const auto begin = std::chrono::steady_clock::now();
-    call();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
-  }
   static void map(ElasticStore& store) {
     for (std::int32_t extent = 0; extent < store.extents(); ++extent)
       if (!store.map(extent)) std::abort();
@@ -115,14 +108,8 @@ class Moves {
   int value_ = 0;
 };
 
-double median(std::vector<double> times) {
-  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
-  return times[times.size() / 2];
-}
-
 void move_memory(benchmark::State& state) {
-  const char* const dry = std::getenv("BENCHMARK_DRY_RUN");
-  const int count = dry != nullptr && std::string_view(dry) == "true" ? 1 : 31;
+  const int count = rounds_to_run(31);
   Moves moves;
   if (!moves.fits()) return state.SkipWithError("extents have other sizes");
   std::array<std::vector<double>, Moves::names.size()> times;

@@ -4,16 +4,14 @@
 // Limit: 10 µs for fork().
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "comparison.hpp"
+
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
-#include <string_view>
 #include <vector>
 
 namespace stateport::perf {
@@ -74,13 +72,6 @@ class Rounds {
   }
 
  private:
-  template <class Call>
-  static double time_us(Call&& call) {
-    const auto begin = std::chrono::steady_clock::now();
-    call();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
-  }
-
   RequestId serve_prompt() {
     const auto started = cache_->start({.tokens = prompt_});
     const RequestId id = started->request;
@@ -120,15 +111,9 @@ class Rounds {
   std::vector<Token> sampled_;
 };
 
-double median(std::vector<double> times) {
-  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
-  return times[times.size() / 2];
-}
-
 /// Arguments: a CacheIndex; whether the layout is in columns.
 void fork_64(benchmark::State& state) {
-  const char* const dry = std::getenv("BENCHMARK_DRY_RUN");
-  const int count = dry != nullptr && std::string_view(dry) == "true" ? 1 : 31;
+  const int count = rounds_to_run(31);
   Rounds rounds(options_of(static_cast<CacheIndex>(state.range(0)), state.range(1) != 0));
   static_cast<void>(rounds.fork());  // rows of this length
   static_cast<void>(rounds.start());

@@ -4,18 +4,17 @@
 // without quotas. Medians, in microseconds.
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "comparison.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace stateport::perf {
@@ -71,9 +70,8 @@ class Flood {
     now_s_ += 1;
     const auto started = cache_->start({.tokens = prompt, .name_space = {.salt = salt}, .now_s = now_s_});
     const PassRow row{.request = started->request, .tokens = prompt_tokens};
-    const auto begin = std::chrono::steady_clock::now();
-    const PassPlan plan = cache_->plan({&row, 1});
-    const double plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    PassPlan plan;
+    const double plan_us = time_us([&] { plan = cache_->plan({&row, 1}); });
     constexpr std::int32_t sampled = 0;
     static_cast<void>(cache_->commit(plan.pass, {&sampled, 1}, {}));
     cache_->finish(started->request);
@@ -88,9 +86,7 @@ class Flood {
 
 /// Arguments: a CacheIndex; an EvictionOrder; quotas; prompts within floors.
 void plan_beside_floors(benchmark::State& state) {
-  const char* const dry = std::getenv("BENCHMARK_DRY_RUN");
-  const bool is_dry = dry != nullptr && std::string_view(dry) == "true";
-  const int count = is_dry ? 1 : 301;
+  const int count = rounds_to_run(301);
   Flood flood(static_cast<CacheIndex>(state.range(0)), static_cast<EvictionOrder>(state.range(1)),
               static_cast<std::int32_t>(state.range(2)), static_cast<std::int32_t>(state.range(3)));
   std::vector<double> times;

@@ -5,8 +5,8 @@
     eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,cells,small,hints,...]
 
 FOLDER holds conversation.jsonl and agent_sessions.jsonl; without it only the generated workloads are replayed. One
-replay runs at a time, and no state is made: all of it takes some minutes of one core, and `ends` and `tenants` half an hour each.
-Standard library only."""
+replay runs at a time, and no state is made: all of it takes some minutes of one core, and `ends` and `tenants` half an
+hour each. Standard library only."""
 import argparse
 import itertools
 import json

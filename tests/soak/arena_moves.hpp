@@ -6,7 +6,6 @@
 #include "mark_world.hpp"
 #include "random_numbers.hpp"
 
-#include <array>
 #include <cstdint>
 #include <vector>
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "workload/workload.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -41,18 +45,22 @@ inline constexpr Tenant tenants[] = {Tenant::quiet, Tenant::flood};
 }
 
 /// Sets the quotas of a cache whose bytes are `scale` times those of the options. A cache has room for no more KV than
-/// its workload has: a floor above that is all of it but for one request. Throws as CacheTenants::set_quota.
-inline void set_quotas(RequestCache& cache, const TenantOptions& options, std::int64_t scale) {
+/// its workload has: a floor above that is all of it but for one request. Throws InvalidArgument for a floor that the
+/// cache refuses, with its reason, which counts in its bytes.
+inline void set_quotas(RequestCache& cache, const TenantOptions& options, std::int64_t scale) try {
+  if (cache.tenants() == nullptr) return;
   const RequestCacheOptions& sizes = cache.options();
+  const std::int64_t block = sizes.block_size_tokens;
   // A tenant with a floor may keep a block and a state more.
-  const std::int64_t spare_tokens = sizes.kv_tokens - sizes.max_request_tokens - 2 * sizes.block_size_tokens;
+  const std::int64_t spare_blocks = sizes.kv_tokens / block - ceil_div(sizes.max_request_tokens, block) - 1;
   const std::int64_t most_floor =
-      std::max<std::int64_t>(spare_tokens * sizes.memory.kv_bytes_per_token - sizes.memory.state_bytes, 0);
+      std::max<std::int64_t>(spare_blocks * block * sizes.memory.kv_bytes_per_token - sizes.memory.state_bytes, 0);
   for (const Tenant tenant : tenants)
-    if (cache.tenants() != nullptr)
-      cache.tenants()->set_quota({.salt = name_space_of(tenant).salt,
-                                  .floor_bytes = std::min(options.floor_of(tenant) * scale, most_floor),
-                                  .most_bytes = options.most_of(tenant) * scale});
+    cache.tenants()->set_quota({.salt = name_space_of(tenant).salt,
+                                .floor_bytes = std::min(options.floor_of(tenant) * scale, most_floor),
+                                .most_bytes = options.most_of(tenant) * scale});
+} catch (const InvalidArgument& error) {
+  throw InvalidArgument("quiet_floor_bytes", fmt::to_string(options.quiet_floor_bytes), error.what());
 }
 
 }  // namespace stateport::replay

@@ -167,9 +167,9 @@ class Parser {
   }
   void check_memory(const CLI::App& given, bool wants_tiers, MemoryOptions& memory) {
     choose_policy(policy_, wants_tiers, memory);
-    if (takes_hints(memory.policy)) return;
-    refuse_hints(given, fmt::format("order {} ignores hints", name(memory.policy)));
-    refuse(given, {"--positions"}, "is for hix, which learns");
+    if (!takes_hints(memory.policy)) refuse_hints(given, fmt::format("order {} ignores hints", name(memory.policy)));
+    if (!takes_hints(memory.policy) || memory.policy == PolicyKind::hix_exact)
+      refuse(given, {"--positions"}, "is for hix, which learns from these; hix-exact learns from all");
   }
 
   static void check_schedule(const CLI::App& given, const ScheduleOptions& schedule) {

@@ -50,7 +50,7 @@ Workload read_workload(const WorkloadOptions& options, RunDescription& run) {
   return std::move(trace.workload);
 }
 
-/// The sizes of a recorded trace; false: it has none, or the command line names a model.
+/// The sizes of a recorded trace; false: it does not have both, or the command line names a model.
 bool take_recorded_sizes(const std::optional<TraceHeader>& header, RunInput& input) {
   if (!header || input.model.is_given || !header->state_bytes || !header->kv_bytes_per_token) return false;
   if (input.model.recurrent_type || input.model.checkpoint_type)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "caches/request_replayer.hpp"
 #include "runs/run_setup.hpp"
@@ -21,6 +22,9 @@ CacheIndex index_of(const ServeOptions& options) {
 }
 
 MemoryCost memory_of(const RunInput& input) {
+  const TenantOptions& tenants = input.tenants;
+  require(input.kv_bytes_per_token || (tenants.quiet_floor_bytes == 0 && tenants.flood_most_bytes == 0), "model",
+          input.model.name, "its KV bytes per token are not known: shares of tenants need them");
   MemoryCost memory{.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes())};
   if (input.kv_bytes_per_token) memory.kv_bytes_per_token = static_cast<std::int64_t>(*input.kv_bytes_per_token);
   return memory;

@@ -37,9 +37,8 @@ Workload in_order_of_time(const Workload& workload, std::int64_t earlier_ms = 0)
   return sorted;
 }
 
-/// Sorts a recorded trace whose arrivals are since 1970, and begins it at 0.
+/// Sorts a recorded trace whose arrivals are since 1970, and begins it at 0. Precondition: it has a request.
 void begin_at_first(Trace& trace) {
-  if (trace.workload.size() == 0) return;
   trace.first_ms = trace.workload.request(0).arrival_ms;
   for (std::size_t index = 1; index < trace.workload.size(); ++index)
     trace.first_ms = std::min(trace.first_ms, trace.workload.request(index).arrival_ms);
@@ -65,8 +64,7 @@ void read_format(TraceLines& lines, const TraceOptions& options, Trace& trace) {
       return;
     case TraceFormat::recorded:
       trace.workload = Workload(options.joins_blocks ? options.block_size_tokens : trace.header->block_size_tokens);
-      read_recorded(lines, options, trace);
-      return begin_at_first(trace);
+      return read_recorded(lines, options, trace);
     case TraceFormat::burstgpt:
     case TraceFormat::azure:
       return read_csv(lines, options, trace);
@@ -96,7 +94,7 @@ Trace read_text(std::istream& stream, const TraceOptions& options) {
   return trace;
 }
 
-/// The trace may have no request.
+/// The trace may have no request. Arrivals of a recorded one are since 1970, in no order.
 Trace read_stream(std::istream& stream, const TraceOptions& options) {
   constexpr int first_byte_of_gzip = 0x1f;  // no text begins with it
   if (stream.peek() != first_byte_of_gzip) return read_text(stream, options);
@@ -108,14 +106,16 @@ Trace read_stream(std::istream& stream, const TraceOptions& options) {
   return trace;
 }
 
+/// Throws if there are none.
 Trace with_requests(Trace trace) {
   if (trace.workload.size() == 0)
     throw std::runtime_error(fmt::format("{}: no request in it ({} malformed {})", name(trace.format), trace.bad_lines,
                                          trace.format == TraceFormat::sharegpt ? "conversations" : "lines"));
+  if (trace.header) begin_at_first(trace);
   return trace;
 }
 
-/// `alone`: it must have a request.
+/// `alone`: see with_requests(); else read_stream().
 Trace read_file(const std::filesystem::path& file, const TraceOptions& options, bool alone) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw std::runtime_error(fmt::format("{}: cannot be opened", file.string()));
@@ -151,19 +151,17 @@ class TraceMerger {
  public:
   explicit TraceMerger(Trace first) : all_(std::move(first)) {
     for (const std::string& session : all_.sessions) numbers_.try_emplace(session, std::ssize(numbers_));
-    all_.workload = later(all_, all_.first_ms);
   }
 
   void add(const Trace& trace) {
     require_alike(*all_.header, *trace.header);
-    const Workload workload = later(trace, trace.first_ms);
-    for (std::size_t index = 0; index < workload.size(); ++index) {
-      Request request = workload.request(index);
+    for (std::size_t index = 0; index < trace.workload.size(); ++index) {
+      Request request = trace.workload.request(index);
       if (request.session >= 0)
         request.session =
             numbers_.try_emplace(trace.sessions[static_cast<std::size_t>(request.session)], std::ssize(numbers_))
                 .first->second;
-      all_.workload.add(request, workload.blocks(index));
+      all_.workload.add(request, trace.workload.blocks(index));
     }
     all_.compressed = all_.compressed || trace.compressed;
     all_.never_ran += trace.never_ran;
@@ -171,16 +169,12 @@ class TraceMerger {
     all_.bad_lines += trace.bad_lines;
   }
   [[nodiscard]] Trace take() {
-    begin_at_first(all_);
     all_.sessions.resize(numbers_.size());
     for (const auto& [session, number] : numbers_) all_.sessions[static_cast<std::size_t>(number)] = session;
     return std::move(all_);
   }
 
  private:
-  /// With arrivals since 1970.
-  static Workload later(const Trace& trace, std::int64_t ms) { return in_order_of_time(trace.workload, -ms); }
-
   Trace all_;
   std::map<std::string, std::int64_t> numbers_;  ///< of sessions
 };

@@ -78,6 +78,18 @@ TEST_CASE("a flood cannot take the floor of a quiet tenant, whatever the index a
   }
 }
 
+TEST_CASE(
+    "a floor above all the KV of a workload is all of it, and one that leaves no memory for a request is refused") {
+  const Workload both = add_flood(made_up(WorkloadKind::chat, 20), times);
+  const TenantOptions most_of_it = {.flood = times, .quiet_floor_bytes = 200 * gib};
+  for (const PolicyKind policy : {PolicyKind::slots_lru, PolicyKind::hix}) {
+    const TenantRun kept = serve_flooded(both, policy, 256 * gib, most_of_it);
+    CHECK(kept.counts.hit_tokens == serve_flooded(both, policy, 256 * gib, {.flood = times}).counts.hit_tokens);
+    CHECK_THROWS_WITH_AS(serve_flooded(both, policy, 4 * gib, {.flood = times, .quiet_floor_bytes = 4 * gib}),
+                         doctest::Contains("quiet_floor_bytes = 4294967296 (floor_bytes = "), InvalidArgument);
+  }
+}
+
 TEST_CASE("requests at a time keep the floor of a quiet tenant, in slots and in columns") {
   const Workload quiet = made_up(WorkloadKind::chat, 60);
   const Workload both = add_flood(quiet, times);

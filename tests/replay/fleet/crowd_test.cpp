@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 using namespace stateport::replay;
@@ -135,7 +136,10 @@ TEST_CASE("a flood serves the workload several times beside it, and shares nothi
   std::map<std::int64_t, std::int64_t> sessions;
   for (std::size_t i = 0; i < both.size(); ++i) {
     const Request& request = both.request(i);
-    if (i > 0) CHECK(both.request(i - 1).arrival_ms <= request.arrival_ms);
+    if (i > 0) {
+      const Request& before = both.request(i - 1);
+      CHECK(std::pair(before.arrival_ms, before.tenant) <= std::pair(request.arrival_ms, request.tenant));
+    }
     ++sessions[request.session];
     if (request.tenant == Tenant::quiet) {
       CHECK(blocks_of(both, i) == blocks_of(quiet, next));

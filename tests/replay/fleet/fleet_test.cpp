@@ -354,6 +354,18 @@ TEST_CASE("passes compute no more tokens than they may, of the prompts that came
   }
 }
 
+TEST_CASE("requests that run at once have room for their KV beyond that of the workload") {
+  constexpr std::int64_t requests = 6;
+  const Workload workload = same_prompt(std::vector<std::int64_t>(requests, 0));
+  FleetQuestion question = small_fleet(1, Route::round_robin);
+  question.schedule = {.concurrency = requests, .step_tokens_max = requests * prompt_tokens};
+  const FleetCounts counts = run_fleet(workload, question);
+  REQUIRE(std::ssize(counts.first_token_s) == requests);
+  // The first one begins alone. One pass computes the others.
+  for (std::size_t i = 1; i < requests; ++i)
+    CHECK(counts.first_token_s[i] == doctest::Approx(requests * prompt_tokens / question.node.speeds.tokens_per_s));
+}
+
 TEST_CASE("a router that hears late sends to the wrong nodes") {
   const Workload workload = made_up(WorkloadKind::agent, 400);
   FleetQuestion question = small_fleet(6, Route::prefix);

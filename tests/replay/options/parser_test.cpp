@@ -124,7 +124,9 @@ TEST_CASE("nodes of a fleet have a schedule, of one request at a time where none
 TEST_CASE("positions are for hix") {
   CHECK(parsed<BudgetOptions>("budget --memory 4GiB --positions 99").memory.positions == 99);
   CHECK(parsed<SizeOptions>("size --memory 4GiB").memory.positions == 0);
-  check_refused("budget --memory 4GiB --policy gdsf --positions 99", "--positions: is for hix");
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB --cache slots --policy hix --positions 9").memory.positions == 9);
+  for (const std::string policy : {"gdsf", "hix-exact"})
+    check_refused("budget --memory 4GiB --policy " + policy + " --positions 99", "--positions: is for hix");
   check_refused("budget --memory 4GiB --positions 0", "--positions");
 }
 

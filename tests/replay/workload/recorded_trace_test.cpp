@@ -2,10 +2,10 @@
 #include <stateport/core/model/error.hpp>
 
 #include "random.hpp"
+#include "temporary_folder.hpp"
 #include "workload/trace.hpp"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -48,13 +48,8 @@ std::string header_with(const std::string& fields) {
 /// Files in a folder that goes.
 class TraceFolder {
  public:
-  TraceFolder() { std::filesystem::create_directories(folder_); }
-  ~TraceFolder() { std::filesystem::remove_all(folder_); }
-  TraceFolder(const TraceFolder&) = delete;
-  TraceFolder& operator=(const TraceFolder&) = delete;
-
   void add(const std::string& text) {
-    files.push_back(folder_ / ("part-" + std::to_string(files.size()) + ".jsonl"));
+    files.push_back(folder_.path() / ("part-" + std::to_string(files.size()) + ".jsonl"));
     std::ofstream(files.back()) << text;
   }
   std::string error(const TraceOptions& options = {}) const {
@@ -69,8 +64,7 @@ class TraceFolder {
   std::vector<std::filesystem::path> files;
 
  private:
-  std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("stateport-recorded-" + std::to_string(::getpid()));
+  stateport::test::TemporaryFolder folder_;
 };
 
 }  // namespace
