@@ -61,7 +61,7 @@ class _Block:
     def __init__(self, key: tuple[int, int]) -> None:
         self.key = key
         self.parent: _Block | None = None
-        self.children: set[_Block] = set()
+        self.children: dict[_Block, None] = {}  # in the order of their links, as _dirty is
         self.name: _Name | None = None
         self.session: str | None = None
         self.live = False
@@ -174,7 +174,7 @@ class KvEventEncoder:
 
     def _link(self, block: _Block, parent: _Block) -> None:
         block.parent = parent
-        parent.children.add(block)
+        parent.children[block] = None
         self._dirty[block] = None
         if block.live:
             self._count_live(parent, 1)
@@ -193,7 +193,7 @@ class KvEventEncoder:
         for child in block.children:
             child.parent = None
         if block.parent is not None:
-            block.parent.children.discard(block)
+            del block.parent.children[block]
         del self._blocks[block.key]
 
     # --- Contents ----------------------------------------------------------------------------------------------------

@@ -311,6 +311,24 @@ def test_a_worker_that_announces_more_never_clears_all() -> None:
         encoder.tell_again()
 
 
+def test_batches_have_the_order_of_the_changes() -> None:
+    """Of many blocks behind one, as which its change announces and removes them."""
+    encoder = KvEventEncoder(block_size_tokens=1)
+    behind = list(range(2, 202))
+    random.Random(1).shuffle(behind)
+    for number in behind:
+        encoder.name(np.array([(1, 9), (number, 9)], np.uint64), [7, number])
+    encoder.add(stored_records(1, *((number, content, "device") for number in behind
+                                    for content in ("kv_block", "state"))))
+    encoder.take_events()
+    first = 2 * len(behind) + 1
+    encoder.add(stored_records(first, (1, "kv_block", "device")))
+    assert [event["block_hashes"] for event in encoder.take_events() if event["type"] == "BlockStored"] == [
+        [1, behind[-1]], *([number] for number in behind[-2::-1])]
+    encoder.add(stored_records(first + 1, (-1, "kv_block", "device")))
+    assert [event["block_hashes"] for event in encoder.take_events()] == [[*behind, 1]]
+
+
 def test_names_without_content_are_bounded() -> None:
     encoder = KvEventEncoder(block_size_tokens=1, idle_names_max=3)
     encoder.name(chain(2), [7, 8])
