@@ -45,6 +45,8 @@ class KvEventPublisher:
             import zmq
         except ImportError as error:
             raise BackendError("publishing needs the package pyzmq, which is not installed") from error
+        self.endpoint = of_kind("endpoint", endpoint, str)
+        self.replay_endpoint = None if replay_endpoint is None else of_kind("replay_endpoint", replay_endpoint, str)
         self._topic = of_kind("topic", topic, str).encode()
         first = time.time_ns() // 1000 if first_number is None else first_number
         self._next = integer("first_number", first, 0, 2**62)
@@ -55,7 +57,6 @@ class KvEventPublisher:
         self._closed, self._forks = False, _library.forks
         self._context: Any = zmq.Context()
         self._replay: Any = None
-        self.endpoint, self.replay_endpoint = endpoint, replay_endpoint
         try:
             self._pub: Any = self._context.socket(zmq.PUB)
             self._pub.set_hwm(waiting)
@@ -111,10 +112,11 @@ class KvEventPublisher:
             while True:
                 if self._replay is not None and self._replay.poll(0):
                     self._repeat(self._replay.recv_multipart())
+                closed = self._closed  # nothing is queued after it was set
                 try:
-                    number, payload = self._queue.get(timeout=_IDLE_S)
+                    number, payload = self._queue.get(timeout=0 if closed else _IDLE_S)
                 except queue.Empty:
-                    if self._closed:  # nothing is queued after it was set
+                    if closed:
                         return
                     continue
                 self._pub.send_multipart((self._topic, number, payload))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -158,13 +159,33 @@ def test_a_closed_publisher_sends_what_was_queued_and_refuses_more(context: Any)
     assert not any(thread.name == "stateport-kv-events" for thread in threading.enumerate())
 
 
+def test_a_payload_that_is_queued_just_before_the_end_is_sent(context: Any) -> None:
+    publisher = KvEventPublisher("tcp://127.0.0.1:*", first_number=0)
+    socket = subscribe(context, publisher)
+
+    class Late(queue.Queue):  # type: ignore[type-arg]
+        def get(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().get(*arguments, **options)
+            except queue.Empty:  # the thread knows of none when another thread queues the last one
+                if not publisher._closed:
+                    publisher.publish(b"last")
+                    publisher._closed = True
+                raise
+
+    publisher._queue = Late()
+    publisher._thread.join()
+    assert [payload for _, _, payload in messages(socket, 1)] == [b"last"]
+
+
 def test_what_no_publisher_can_be_is_refused(tmp_path: pathlib.Path) -> None:
     with KvEventPublisher(f"ipc://{tmp_path}/events") as publisher:
         with pytest.raises(sp.BackendError, match="no/such/folder"):
             KvEventPublisher(f"ipc://{tmp_path}/more", replay_endpoint="ipc:///no/such/folder/replay")
-        for options in ({"buffer_steps": -1}, {"hwm": "many"}, {"queue_max": 0}, {"first_number": -1}, {"topic": b""}):
+        for options in ({"buffer_steps": -1}, {"hwm": "many"}, {"queue_max": 0}, {"first_number": -1}, {"topic": b""},
+                        {"endpoint": 5557}, {"replay_endpoint": b"tcp://127.0.0.1:*"}):
             with pytest.raises(sp.InvalidArgument, match=next(iter(options))):
-                KvEventPublisher("tcp://127.0.0.1:*", **options)  # type: ignore[arg-type]
+                KvEventPublisher(**{"endpoint": "tcp://127.0.0.1:*"} | options)  # type: ignore[arg-type]
         with pytest.raises(sp.InvalidArgument, match="payload"):
             publisher.publish("text")  # type: ignore[arg-type]
         child = os.fork()
