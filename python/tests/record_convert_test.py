@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import stateport as sp
 from conftest import seeds
 from stateport.record.__main__ import main
+from stateport.record.convert import convert
 
 VARIABLE = "STATEPORT_KEY_OF_A_TEST"
 
@@ -31,6 +33,7 @@ def write(path: pathlib.Path, records: list[Any]) -> str:
 def converted(kind: str, folder: pathlib.Path, sources: list[str], *options: str,
               name: str = "trace.jsonl") -> list[dict[str, Any]]:
     assert main(["convert", kind, *sources, "--to", str(folder / name), "--key-variable", VARIABLE, *options]) == 0
+    assert (folder / name).stat().st_mode & 0o77 == 0
     data = (folder / name).read_bytes()
     return [json.loads(line) for line in (gzip.decompress(data) if name.endswith(".gz") else data).splitlines()]
 
@@ -133,6 +136,13 @@ def test_what_cannot_be_converted_leaves_no_file(tmp_path: pathlib.Path, capsys:
         assert text in capsys.readouterr().err
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"source{n}" for n in range(number + 1))
     assert main(["convert", "sglang", str(tmp_path / "missing"), "--to", str(target)]) == 2
+    (tmp_path / "bytes").write_bytes(b'{}\n{"a": "\xff"}\n')
+    assert main(["convert", "sglang", str(tmp_path / "bytes"), "--to", str(target)]) == 2
+    assert "line 2 is no JSON" in capsys.readouterr().err
+    for key in (b"", b"short", b"x" * 65):
+        with pytest.raises(sp.InvalidArgument, match=f"key has {len(key)} bytes"):
+            convert("sglang", [write(tmp_path / "source", [exported([1])])], str(target), key=key)
+    assert not list(tmp_path.glob("trace*"))
     target.write_text("precious")
     assert main(["convert", "sglang", write(tmp_path / "source", [exported([1])]), "--to", str(target)]) == 2
     assert "which is there already" in capsys.readouterr().err and target.read_text() == "precious"

@@ -330,7 +330,8 @@ assert writer.add(RequestFacts([1] * 64, 3))
     ({"total_bytes": -1}, "total_bytes is -1"), ({"queue_tokens": 0}, "queue_tokens is 0"),
     ({"state_bytes": 0}, "state_bytes is 0"), ({"kv_bytes_per_token": 0}, "kv_bytes_per_token is 0"),
     ({"sample": 0}, "sample is 0"), ({"sample": 1.5}, "sample is 1.5"), ({"sample": float("nan")}, "sample is nan"),
-    ({"key": b"x" * 15}, "key has 15 bytes, and must have 16 to 64"), ({"key": b"x" * 65}, "key has 65 bytes")])
+    ({"key": b"x" * 15}, "key has 15 bytes, and must have 16 to 64"), ({"key": b"x" * 65}, "key has 65 bytes"),
+    ({"key": "sixteen letters."}, "key is a str"), ({"block_tokens": 4.0}, "block_tokens is 4.0")])
 def test_wrong_options_are_refused_and_nothing_is_made(tmp_path: pathlib.Path, options: dict[str, Any],
                                                        text: str) -> None:
     with pytest.raises(sp.InvalidArgument, match=text):

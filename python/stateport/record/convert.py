@@ -8,9 +8,8 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from stateport.errors import InvalidArgument
 from stateport.record.names import Names
@@ -31,10 +30,10 @@ def convert(kind: str, sources: Iterable[str], target: str, *, key: bytes | None
 
     kind: "lmcache": look-up hashes, of blocks as LMCache has them; KV bytes of a token are those of `shapes`; output
     and session are not known. "sglang": of --export-metrics-to-file, of prompts that are there as input_ids;
-    block_tokens: of a block. key, model, state_bytes: as of a Recorder.
+    block_tokens: of a block. key, model, state_bytes: as of a Recorder. The file is for its owner alone.
 
-    Raises InvalidArgument: another kind, a target that is there, a line that is no JSON, sources of two models or chunk
-    sizes, and nothing to write. OSError: files."""
+    Raises InvalidArgument: another kind, a wrong key, a target that is there, a line that is no JSON, sources of two
+    models or chunk sizes, and nothing to write. OSError: files."""
     readers: Mapping[str, Callable[..., Iterator[TraceHeader | Fields | Skipped]]] = {
         "lmcache": _lmcache, "sglang": _sglang}
     if kind not in readers:
@@ -45,8 +44,10 @@ def convert(kind: str, sources: Iterable[str], target: str, *, key: bytes | None
     header = TraceHeader(block_tokens, model=model, state_bytes=state_bytes, engine=kind)
     partial = target + ".partial"
     try:
-        with _opened(partial, target.endswith(".gz"), "w") as out:
-            for record in readers[kind](_records(sources), header, key or secrets.token_bytes(32)):
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        opened = gzip.open if target.endswith(".gz") else open
+        with cast(TextIO, opened(partial, "wt", encoding="utf-8")) as out:
+            for record in readers[kind](_records(sources), header, key):
                 if isinstance(record, Skipped):
                     counts[str(record)] = counts.get(str(record), 0) + 1
                 elif isinstance(record, TraceHeader):
@@ -63,16 +64,12 @@ def convert(kind: str, sources: Iterable[str], target: str, *, key: bytes | None
     return counts
 
 
-def _opened(path: str, packed: bool, mode: str) -> TextIO:
-    return cast(TextIO, (gzip.open if packed else open)(path, mode + "t", encoding="utf-8"))
-
-
 def _records(sources: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """The JSON of each line, and its place."""
     for source in sources:
         with open(source, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with _opened(source, packed, "r") as lines:
+            opened = gzip.open if file.read(2) == b"\x1f\x8b" else open
+        with cast(BinaryIO, opened(source, "rb")) as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
@@ -100,7 +97,7 @@ def _milliseconds(record: Fields, name: str) -> int:
 
 
 def _lmcache(records: Iterable[tuple[str, Any]], header: TraceHeader,
-             key: bytes) -> Iterator[TraceHeader | Fields | Skipped]:
+             key: bytes | None) -> Iterator[TraceHeader | Fields | Skipped]:
     first: tuple[str, int] | None = None
     names, seen = Names(key, 1), set[str]()
     for place, record in records:
@@ -140,7 +137,7 @@ def _kv_bytes_per_token(record: Fields, chunk: int) -> int | None:
 
 
 def _sglang(records: Iterable[tuple[str, Any]], header: TraceHeader,
-            key: bytes) -> Iterator[TraceHeader | Fields | Skipped]:
+            key: bytes | None) -> Iterator[TraceHeader | Fields | Skipped]:
     names = Names(key, header.block)
     yield header
     for place, record in records:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 
+from stateport._arguments import of_kind
 from stateport.errors import InvalidArgument
 
 KEY_BYTES = 16, 64
 
 
 def check_key(key: bytes) -> None:
-    if not KEY_BYTES[0] <= len(key) <= KEY_BYTES[1]:
+    if not KEY_BYTES[0] <= len(of_kind("key", key, bytes)) <= KEY_BYTES[1]:
         raise InvalidArgument(f"key has {len(key)} bytes, and must have {KEY_BYTES[0]} to {KEY_BYTES[1]}")
 
 

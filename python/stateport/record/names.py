@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stateport.hashing import MediaKey
+from stateport.record.key import check_key
 
 BITS = 53  # of a name: a number that every reader of JSON holds exactly
 _UNNAMED = bytes(8)
@@ -20,8 +22,11 @@ _SLICE_BLOCKS = 64  # between two of them another thread may run
 class Names:
     """Keyed BLAKE2b of 53 bits. Two keys have no name in common, but by chance."""
 
-    def __init__(self, key: bytes, block_tokens: int) -> None:
-        self._key, self._block = key, block_tokens
+    def __init__(self, key: bytes | None, block_tokens: int) -> None:
+        """key: None: a random one. Raises InvalidArgument for one that is no key."""
+        if key is not None:
+            check_key(key)
+        self._key, self._block = secrets.token_bytes(32) if key is None else key, block_tokens
 
     def _hash(self, person: bytes, data: bytes) -> Any:
         return hashlib.blake2b(data, digest_size=8, key=self._key, person=person)

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -18,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from stateport._arguments import integer
 from stateport.errors import InvalidArgument
 from stateport.hashing import MediaKey
 from stateport.record.conversations import Conversations
-from stateport.record.key import check_key
 from stateport.record.names import Names
 from stateport.record.trace_files import TraceFiles, TraceHeader, line_of
 
@@ -76,12 +75,11 @@ class Recorder:
         sizes = {"block_tokens": block_tokens, "rotate_bytes": rotate_bytes, "total_bytes": total_bytes,
                  "queue_tokens": queue_tokens, "state_bytes": state_bytes, "kv_bytes_per_token": kv_bytes_per_token}
         for name, value in sizes.items():
-            if value is not None and value < 1:
-                raise InvalidArgument(f"{name} is {value}, and must be at least 1")
+            if value is not None:
+                integer(name, value, 1, 2**63 - 1)
         if not 0 < sample <= 1:
             raise InvalidArgument(f"sample is {sample}, and must be above 0 and at most 1")
-        if key is not None:
-            check_key(key)
+        self._names = Names(key, block_tokens)
         self._clock, self._began_s = clock, clock()
         header = TraceHeader(block_tokens, int(self._began_s * 1000), model, state_bytes, kv_bytes_per_token, engine,
                              version, sample)
@@ -89,7 +87,6 @@ class Recorder:
             self._files = TraceFiles(path, header, rotate_bytes)
         except OSError as error:
             raise InvalidArgument(f"path is {os.fspath(path)!r}, and cannot be written: {error}") from None
-        self._names = Names(key or secrets.token_bytes(32), block_tokens)
         self._conversations = Conversations(sample)
         self._block, self._samples, self._total_bytes = block_tokens, sample < 1, total_bytes
         self._queue: collections.deque[tuple[RequestFacts, float, int]] = collections.deque()
