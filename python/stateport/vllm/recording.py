@@ -35,8 +35,8 @@ def check_record(record: Mapping[str, Any]) -> None:
 
 
 def open_recorder(record: Mapping[str, Any], **about: Any) -> Recorder:
-    """about: arguments for the header. Raises InvalidArgument as check_record and as a Recorder."""
-    check_record(record)
+    """record: that check_record has passed. about: arguments for the header. Raises InvalidArgument as a Recorder, and
+    for a variable that has no key."""
     values = {name: value for name, value in record.items() if name != "key_variable"}
     if "key_variable" in record:
         values["key"] = key_of_variable("record.key_variable", record["key_variable"])

@@ -250,7 +250,7 @@ class SchedulerSide:
 
     def _look_up(self, request: Any, search: str, hints: Hints) -> Held | None:
         tokens = tokens_of(request)
-        started = self._start(request, tokens, search)
+        started = self._start(request, tokens, search, hints)
         if tokens is None or started is None:
             return None
         held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens,
@@ -293,12 +293,12 @@ class SchedulerSide:
             held.lost, held.branch = more.lost, max(held.branch, more.reused_tokens + more.lost_tokens)
             held.known = False
 
-    def _start(self, request: Any, tokens: Int32s | None, search: str) -> StartedRequest | None:
+    def _start(self, request: Any, tokens: Int32s | None, search: str, hints: Hints) -> StartedRequest | None:
         """Into the cache; None, with the reason counted: it does not take the request now."""
         reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else ""
         if tokens is not None and not reason:
             started = self.cache.start(tokens, namespace=namespace_of(request, self._resets),
-                                       media=media_of(request, len(tokens)), hint=read_hints(request).reuse,
+                                       media=media_of(request, len(tokens)), hint=hints.reuse,
                                        now_s=self._now_s(), search=search)
             if started is not None:
                 self._begin(started.transfers)
@@ -457,7 +457,7 @@ class SchedulerSide:
         if known is None or len(known) < tokens:
             self.counters.add("unsaved", 1, "unknown_tokens")
             return
-        started = self._start(request, known[:tokens], "device")
+        started = self._start(request, known[:tokens], "device", read_hints(request))
         if started is None:
             return
         self._save(started.request, tokens, blocks, tables)
