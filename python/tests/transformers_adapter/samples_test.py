@@ -132,10 +132,8 @@ def test_without_request_numbers_the_prompt_alone_is_kept(requests: int) -> None
         assert cache.last is not None
         assert not cache.last.cached
         assert cache.stats().forks == cache.running_requests == 0
-        for row in rows:
-            _, served = Witness(model).serve(cache, tuple(row), 2)
-            assert served.reused_tokens == len(PROMPT)
-            break
+        _, served = Witness(model).serve(cache, tuple(rows[0]), 2)
+        assert served.reused_tokens == len(PROMPT)
 
 
 def test_samples_that_fill_the_room_go_on_without_the_cache() -> None:
