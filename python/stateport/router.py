@@ -38,11 +38,11 @@ class RouterIndex(_library.Object):
 
     def __init__(self, workers_max: int = 64, *, state_groups: int = 1, prefixes_max: int = 1 << 20,
                  blocks_max: int = 1 << 14) -> None:
-        for name, value in (("workers_max", workers_max), ("prefixes_max", prefixes_max), ("blocks_max", blocks_max)):
+        for name, value in (("prefixes_max", prefixes_max), ("blocks_max", blocks_max)):
             integer(name, value, 1, 2**31)  # 0 is the default in C
         super().__init__(calls.router_index_create, calls.router_index_destroy, ctypes.byref(_c.RouterOptions(
-            workers_max=min(workers_max, 2**31 - 1), state_groups=integer("state_groups", state_groups, 0, 2**31 - 1),
-            prefixes_max=prefixes_max, blocks_max=blocks_max)))
+            workers_max=integer("workers_max", workers_max, 1, 2**31 - 1), prefixes_max=prefixes_max,
+            state_groups=integer("state_groups", state_groups, 0, 2**31 - 1), blocks_max=blocks_max)))
         self._workers_max = workers_max
 
     def join(self, worker: int, next_sequence: int = 1) -> None:

@@ -148,6 +148,8 @@ def test_events_of_caches_need_no_messages() -> None:
     for options in ({"workers_max": 0}, {"prefixes_max": 0}, {"blocks_max": 0}, {"state_groups": 16}):
         with pytest.raises(sp.InvalidArgument, match=next(iter(options))):
             RouterIndex(**options)
+    with pytest.raises(sp.InvalidArgument, match=f"workers_max is {2**31}"):
+        RouterIndex(2**31)
 
 
 def batch(*events: dict[str, Any]) -> bytes:
