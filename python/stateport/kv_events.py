@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stateport import _c
 from stateport._arguments import integer, of_kind
 from stateport._arrays import CACHE_EVENT, Records, int32s, records
 from stateport._arrays import prefixes as prefix_rows
@@ -24,7 +25,6 @@ _MEDIA: dict[str, dict[str, str]] = {
     "sglang": {"device": "GPU", "host": "CPU_PINNED", "file": "DISK", "remote": "EXTERNAL"},
 }
 _MEDIA["llm-d"] = _MEDIA["vllm"]
-_STORED, _REMOVED, _CLEARED = range(3)  # kinds of CACHE_EVENT
 _STATE, _REMOTE = CONTENTS.index("state"), MEDIA.index("remote")
 _ANY = (1 << len(MEDIA)) - 1
 
@@ -201,7 +201,7 @@ class KvEventEncoder:
     def add(self, events: Records) -> None:
         """Takes records of `RequestCache.take_events`: CACHE_EVENT [n], in their order."""
         array = records("events", events, CACHE_EVENT)
-        groups = array["group"][(array["content"] == _STATE) & (array["kind"] != _CLEARED)]
+        groups = array["group"][(array["content"] == _STATE) & (array["kind"] != _c.EVENT_CLEARED)]
         if len(groups) and not 0 <= groups.min() <= groups.max() < len(self._state_groups):
             raise InvalidArgument(f"events has states of the groups {groups.min()} to {groups.max()}, and state_groups "
                                   f"names {len(self._state_groups)}")
@@ -211,11 +211,11 @@ class KvEventEncoder:
             if sequence != self._sequence + 1:
                 self._clear()
             self._sequence = sequence
-            if kind == _CLEARED:
+            if kind == _c.EVENT_CLEARED:
                 self._clear()
             elif self._heard >> medium & 1:
                 bit = 1 << medium + (len(MEDIA) * group if content == _STATE else 0)
-                self._change(tuple(prefix), content == _STATE, bit, kind == _STORED,
+                self._change(tuple(prefix), content == _STATE, bit, kind == _c.EVENT_STORED,
                              tuple(parent) if any(parent) else None)
 
     def _change(self, key: tuple[int, int], is_state: bool, bit: int, stored: bool,

@@ -24,7 +24,6 @@ from stateport.tier_options import MEDIA
 _MEDIUM_OF: dict[str | None, int] = {None: 0, **{name: i for i, names in enumerate((
     ("GPU", "DEVICE"), ("CPU", "CPU_PINNED", "CPU_TIER1"), ("STORAGE", "DISK", "NVME", "CPU_TIER2"),
     ("EXTERNAL", "NETWORK", "REMOTE", "SHARED"))) for name in names}}
-_STORED, _REMOVED, _CLEARED = range(3)  # kinds of CACHE_EVENT
 _KV = -1  # in place of a group of states
 
 
@@ -215,7 +214,7 @@ class Router:
             for event in events:
                 kind = event["type"]
                 if kind == "AllBlocksCleared":
-                    rows.append((_CLEARED, _KV, 0, (0, 0)))
+                    rows.append((_c.EVENT_CLEARED, _KV, 0, (0, 0)))
                 elif kind in ("BlockStored", "BlockRemoved"):
                     self._read_blocks(event, kind == "BlockStored", rows)
         except InvalidArgument:
@@ -241,7 +240,7 @@ class Router:
             raise InvalidArgument(f"payload has blocks of {event['block_size']} tokens, and block_size_tokens is "
                                   f"{self.block_size_tokens}")
         for group, has in there.items():
-            kind = _STORED if stored and has else _REMOVED
+            kind = _c.EVENT_STORED if stored and has else _c.EVENT_REMOVED
             rows += [(kind, group, medium, prefix) for prefix in prefixes]
 
     def _groups_of(self, event: Mapping[str, Any]) -> dict[int, bool]:
