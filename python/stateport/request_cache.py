@@ -125,9 +125,11 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefi
 
     def refresh(self, request: int) -> StartedRequest | None:
         """Looks the prompt of a request up again before its first pass: since `start` other requests may have computed
-        more of it. An engine asks when it is about to schedule the request. The device alone is searched. None: no more
-        is found, or the request waits for a tier or for another request, and nothing changed. Else the answer replaces
-        that of `start`, and memory that failed or cancelled plans took for the request is free again. Raises
+        more of it. An engine asks when it is about to schedule the request. The device alone is searched. More is a
+        deeper state, or more KV behind the same state: reused_tokens stays, and the prompt leaves its checkpoints where
+        it now branches off. None: no more is found, or the request waits for a tier or for another request, and nothing
+        changed. Else the answer replaces that of `start`, and memory that failed or cancelled plans took for the
+        request is free again. Raises
         InvalidArgument for a request that does not run, InvalidState after its first commit or insert, and while a pass
         with it is outstanding."""
         out, found = _c.StartedRequest(), ctypes.c_uint8()

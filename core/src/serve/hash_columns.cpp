@@ -51,7 +51,8 @@ std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& n
 std::optional<OpenedPrompt> HashColumns::refresh(RequestId id) {
   const std::span<const BlockId> cached = kv_.match(id);
   const std::int64_t reused_tokens = longest_hit(id, cached);
-  if (reused_tokens <= book_.opened_of(id).reused_tokens) return std::nullopt;
+  const std::int64_t cached_tokens = std::ssize(cached) * options_.block_size_tokens;
+  if (!book_.opened_of(id).is_less_than(reused_tokens, cached_tokens)) return std::nullopt;
   rows_.release(id);
   return take_hit(id, cached, reused_tokens);
 }

@@ -90,7 +90,8 @@ std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& nam
 
 std::optional<OpenedPrompt> HashSlots::refresh(RequestId id) {
   const BlockMatch match = look_up(id);
-  if (match.skip_tokens <= book_.opened_of(id).reused_tokens) return std::nullopt;
+  const std::int64_t cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens;
+  if (!book_.opened_of(id).is_less_than(match.skip_tokens, cached_tokens)) return std::nullopt;
   return take_hit(id, match);
 }
 

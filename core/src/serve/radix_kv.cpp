@@ -223,7 +223,8 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = book_.record(id).prompt_tokens;
   const auto usable = book_.record(id).tokens.first(prompt - 1);
-  if (tree_.peek(usable, request.name_space).tokens <= request.hit.tokens) return std::nullopt;
+  const PrefixMatch found = tree_.peek(usable, request.name_space);
+  if (!book_.opened_of(id).is_less_than(found.tokens, found.walked_tokens)) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
   // A policy that learns hears of the hit as of one by a start.

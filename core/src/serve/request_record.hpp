@@ -30,6 +30,12 @@ struct OpenedPrompt {
   std::optional<LostHit> lost;
   SlotId hit;  ///< the checkpoint after reused_tokens. None: there is no hit, or it lies in columns.
   std::int64_t loading_tokens = 0;  ///< that a load under way brings
+
+  /// Whether another look-up finds more: a deeper state, or behind the same one more KV. Then the prompt branches off
+  /// deeper.
+  [[nodiscard]] constexpr bool is_less_than(std::int64_t reused, std::int64_t cached) const noexcept {
+    return reused > reused_tokens || (reused == reused_tokens && cached > cached_tokens);
+  }
 };
 
 /// A request, whatever the index. A step without tiers reads only the first cache line of a quiet request.

@@ -77,10 +77,11 @@ class Crowd {
   }
   [[nodiscard]] bool waits(RequestId id) const { return cache->chunk(id, 9000) == PromptChunk{}; }
   [[nodiscard]] bool runs(RequestId id) const { return std::ranges::find(order_, id) != order_.end(); }
-  /// False: no request could run.
-  bool step(std::int64_t budget) {
+  /// Runs one request alone, if `only` names one. False: no request could run.
+  bool step(std::int64_t budget, std::optional<RequestId> only = {}) {
     std::vector<PassRow> rows;
     for (const RequestId id : order_) {
+      if (only && id != *only) continue;
       const std::int64_t left = std::ssize(prompts_.at(id)) - cache->computed(id);
       const std::int64_t tokens = cache->chunk(id, std::min(left, budget)).tokens;
       if (tokens == 0) continue;
@@ -497,6 +498,29 @@ TEST_CASE("a prompt that is looked up again reuses what others computed since it
     CHECK(stats.hit_tokens == 240);
     CHECK(stats.of(LostHit::never_stored).tokens == 240 + 30);
     CHECK(stats.awaited_tokens == 0);
+  }
+}
+
+TEST_CASE(
+    "a prompt that is looked up again leaves a checkpoint where it branches off from what others computed since") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    if (in_columns(index)) continue;
+    RequestCacheOptions options = large_cache(index, 0);
+    slots(options).placement = CheckpointPlacement::branch;
+    Crowd crowd(options);
+    const StartedRequest first = crowd.start(branch(240, 30, 2));
+    const StartedRequest second = crowd.start(branch(240, 30, 1));
+    CHECK(second.lost_tokens == 0);
+    while (crowd.runs(first.request)) crowd.step(90, first.request);
+    const auto found = crowd.cache->refresh(second.request);
+    REQUIRE(found);
+    CHECK(found->reused_tokens == 0);
+    CHECK(found->lost == LostHit::no_checkpoint);
+    CHECK(found->lost_tokens == 240);
+    CHECK_FALSE(crowd.cache->refresh(second.request));
+    crowd.run(9000);
+    CHECK(crowd.start(branch(240, 30, 3)).reused_tokens == 240);
   }
 }
 

@@ -371,6 +371,7 @@ void RandomEngine::start() {
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens,
+                                .lost_tokens = started->lost_tokens,
                                 .named = on_grid(options_, named)};
   if (started->waits_for) note_wait(*started->waits_for, running_.at(started->request));
   if (started->load || started->waits_for) return;
@@ -399,6 +400,7 @@ void RandomEngine::follow_waits(bool committed) {
     const std::int64_t computed = cache_->computed(id);
     REQUIRE(computed >= live.reused_tokens);
     hits += computed > live.reused_tokens;
+    if (computed > live.reused_tokens) live.lost_tokens = 0;
     live.reused_tokens = computed;
     live.waited_commits += committed;
     live.waits = cache_->chunk(id, options_.max_request_tokens) == PromptChunk{};
@@ -423,12 +425,14 @@ void RandomEngine::refresh() {
   REQUIRE(cache_->computed(id) == (more ? more->reused_tokens : computed));
   REQUIRE(cache_->stats().requests == before.requests);
   if (more) {
-    REQUIRE(more->reused_tokens > computed);
+    REQUIRE(more->reused_tokens >= computed);
+    if (more->reused_tokens == computed && !options_.tiers.enabled()) REQUIRE(more->lost_tokens > live.lost_tokens);
+    if (more->reused_tokens > computed) ++hits;
     REQUIRE(!(more->load || more->waits_for));
     begin(more->transfers);
     live.reused_tokens = more->reused_tokens;
+    live.lost_tokens = more->lost_tokens;
     follow_waits(false);
-    ++hits;
     ++refreshed;
     check_places(id);
   }
