@@ -98,7 +98,7 @@ def backend() -> str | None:
 
 
 def version() -> str:
-    """Of the library, for example "0.1.0"."""
+    """Of the library, for example "0.2.0"."""
     return str(library().stateport_version().decode())
 
 

@@ -25,7 +25,7 @@ typedef enum stateport_status {
 
 /// The message of the last call of this thread that failed; "" before one failed. Valid until the next one fails.
 const char* stateport_last_error(void);
-/// "0.1.0"
+/// "0.2.0"
 const char* stateport_version(void);
 
 typedef int32_t stateport_flag;  ///< 0: no; any other number: yes
