@@ -395,7 +395,9 @@ std::vector<PassRow> Engine::next_rows() {
     if (!live.scheduled && cache_->chunk(id, 1000) != PromptChunk{}) {
       const auto more = cache_->refresh(id);
       if (more) take(more->transfers);
-      must(!more || more->reused_tokens > live.reused_tokens, "a refresh that finds no more answers something");
+      must(!more || more->reused_tokens > live.reused_tokens ||
+               (more->reused_tokens == live.reused_tokens && more->lost_tokens > 0),
+           "a refresh that finds no more answers something");
       live.scheduled = true;
     }
     std::int64_t low = cache_->computed(id);

@@ -143,7 +143,7 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
   if (before.valid()) allocator_.unpin(before);
   request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
-  if (request.pinned.valid()) {
+  if (request.pinned.valid() && request.pinned != before) {
     book_.note_reuse(id, request.pinned);
     book_.note_shared_state(id, 0, request.pinned);
   }

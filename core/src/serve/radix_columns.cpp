@@ -34,12 +34,15 @@ void RadixColumns::on_freed(std::span<const SlotId> places) {
 }
 
 std::optional<OpenedPrompt> RadixColumns::open(RequestId id, const PromptNames& names) {
-  return take_hit(id, *kv_.open(id, names, nullptr));
+  const OpenedPrompt opened = *kv_.open(id, names, nullptr);
+  if (opened.hit.valid()) book_.note_reuse(id, opened.hit);
+  return take_hit(id, opened);
 }
 
 std::optional<OpenedPrompt> RadixColumns::refresh(RequestId id) {
   const std::optional<OpenedPrompt> opened = kv_.refresh(id);
   if (!opened) return std::nullopt;
+  if (opened->reused_tokens > book_.opened_of(id).reused_tokens) book_.note_reuse(id, opened->hit);
   rows_.release(id);
   return take_hit(id, *opened);
 }
@@ -64,7 +67,6 @@ bool RadixColumns::fork(RequestId id, RequestId point, bool takes_over) {
 }
 
 OpenedPrompt RadixColumns::take_hit(RequestId id, OpenedPrompt opened) {
-  if (opened.hit.valid()) book_.note_reuse(id, opened.hit);
   rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
   opened.hit = SlotId{};
   return opened;

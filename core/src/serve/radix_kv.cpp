@@ -227,8 +227,10 @@ std::optional<OpenedPrompt> RadixKv::refresh(RequestId id) {
   if (!book_.opened_of(id).is_less_than(found.tokens, found.walked_tokens)) return std::nullopt;
   release_kv(id, request.held_tokens);
   request.row.resize(static_cast<std::size_t>(prompt));
-  // A policy that learns hears of the hit as of one by a start.
-  request.hit = tree_.match(usable, request.name_space, request.row, Lookup::request, prompt);
+  // A policy that learns hears of a deeper hit as of one by a start.
+  const bool is_deeper = found.tokens > book_.opened_of(id).reused_tokens;
+  request.hit =
+      tree_.match(usable, request.name_space, request.row, is_deeper ? Lookup::request : Lookup::again, prompt);
   request.lock = tree_.lock(request.hit.node);
   return opened_at_hit(id);
 }

@@ -72,7 +72,7 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
 
 std::optional<OpenedPrompt> RadixSlots::refresh(RequestId id) {
   const std::optional<OpenedPrompt> opened = kv_.refresh(id);
-  if (opened) begin_from(id, *opened);
+  if (opened && opened->reused_tokens > book_.opened_of(id).reused_tokens) begin_from(id, *opened);
   return opened;
 }
 

@@ -434,7 +434,7 @@ void RandomEngine::refresh() {
     live.lost_tokens = more->lost_tokens;
     follow_waits(false);
     ++refreshed;
-    check_places(id);
+    if (more->reused_tokens > 0) check_places(id);
   }
   const bool is_loading = options_.tiers.enabled() && cache_->tiers()->is_loading(id);
   if (is_loading || live.waits || cache_->epochs().is_stale(id) || !random_.chance(50)) return;
