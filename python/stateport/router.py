@@ -245,13 +245,15 @@ class Router:
 
     def _groups_of(self, event: Mapping[str, Any]) -> dict[int, bool]:
         """Contents that an event tells of, and whether a block that is stored has them. In SGLang's format an event
-        tells of all contents of a block."""
+        tells of all contents of a block. An event of states without a group is one of each group."""
         group = event.get("group_idx")
         if group is None and event.get("kv_cache_spec_kind") is None:
             components = {str(name).lower() for name in event.get("component_types") or ("full",)}
             return {_KV: "full" in components} | dict.fromkeys(self._groups.values(), "mamba" in components)
         if group in self._groups:
             return {self._groups[group]: True}
+        if group is None and event["kv_cache_spec_kind"] == "mamba":
+            return dict.fromkeys(self._groups.values(), True)
         return {_KV: True} if group is None or group == self._kv_group else {}
 
 

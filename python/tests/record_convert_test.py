@@ -61,6 +61,16 @@ def test_look_ups_of_lmcache_become_a_trace(tmp_path: pathlib.Path) -> None:
     assert "output_length" not in lines[0] and 0xab not in (one, two)
 
 
+@pytest.mark.parametrize("damage", [slice(0, -9), slice(0, 20)])
+def test_a_damaged_file_of_gzip_is_named(tmp_path: pathlib.Path, damage: slice) -> None:
+    source = tmp_path / "a.jsonl.gz"
+    write(source, [lookup() for _ in range(30)])
+    source.write_bytes(source.read_bytes()[damage])
+    with pytest.raises(sp.InvalidArgument, match="a.jsonl.gz is no whole file of gzip"):
+        convert("lmcache", [str(source)], str(tmp_path / "trace.jsonl"))
+    assert [file.name for file in tmp_path.iterdir()] == ["a.jsonl.gz"]
+
+
 @pytest.mark.parametrize(("types", "shapes", "bytes_of_token"), [
     (["torch.bfloat16"], [[2, 4, 256, 64]], 2 * 4 * 64 * 2),
     (["bfloat16", "uint8"], [[4, 256, 8], [256, 3]], 4 * 8 * 2 + 3),

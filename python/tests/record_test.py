@@ -213,6 +213,17 @@ def test_a_disk_that_is_full_leaves_whole_lines_and_ends_the_recording(tmp_path:
     assert [line["output_length"] for line in recorded(path)] == list(range(counts["written"]))
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_no_file(tmp_path: pathlib.Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(trace_files.os, "write", full)
+    with pytest.raises(OSError, match="no space"):
+        Recorder(tmp_path / "trace.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_recorder_ends_when_its_files_have_their_bytes(tmp_path: pathlib.Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "_FLUSH_BYTES", 1)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -32,8 +33,8 @@ def convert(kind: str, sources: Iterable[str], target: str, *, key: bytes | None
     and session are not known. "sglang": of --export-metrics-to-file, of prompts that are there as input_ids;
     block_tokens: of a block. key, model, state_bytes: as of a Recorder. The file is for its owner alone.
 
-    Raises InvalidArgument: another kind, a wrong key, a target that is there, a line that is no JSON, sources of two
-    models or chunk sizes, and nothing to write. OSError: files."""
+    Raises InvalidArgument: another kind, a wrong key, a target that is there, a damaged file of gzip, a line that is no
+    JSON, sources of two models or chunk sizes, and nothing to write. OSError: files."""
     readers: Mapping[str, Callable[..., Iterator[TraceHeader | Fields | Skipped]]] = {
         "lmcache": _lmcache, "sglang": _sglang}
     if kind not in readers:
@@ -64,13 +65,20 @@ def convert(kind: str, sources: Iterable[str], target: str, *, key: bytes | None
     return counts
 
 
+def _lines(file: BinaryIO, source: str) -> Iterator[bytes]:
+    try:
+        yield from file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidArgument(f"{source} is no whole file of gzip: {error}") from None
+
+
 def _records(sources: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """The JSON of each line, and its place."""
     for source in sources:
         with open(source, "rb") as file:
             opened = gzip.open if file.read(2) == b"\x1f\x8b" else open
         with cast(BinaryIO, opened(source, "rb")) as lines:
-            for number, line in enumerate(lines, 1):
+            for number, line in enumerate(_lines(lines, source), 1):
                 if not line.strip():
                     continue
                 try:

@@ -65,7 +65,12 @@ class TraceFiles:
                 self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 break
         self._size = 0
-        self._append(self._header)
+        try:
+            self._append(self._header)
+        except OSError:
+            self.close()
+            os.remove(name)
+            raise
 
     def write(self, lines: str) -> None:
         """Whole lines. Raises OSError, and then none of them is there."""
