@@ -32,7 +32,11 @@ if(STATEPORT_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 
 # Compiles the sources of this folder's targets eight at a time, in half the time; -DCMAKE_UNITY_BUILD=OFF compiles each
-# alone. The library and the benchmarks are compiled so only where -DCMAKE_UNITY_BUILD=ON says so.
+# alone. The library and the benchmarks are compiled so only where -DCMAKE_UNITY_BUILD=ON says so, or, in a new build
+# folder, the environment: STATEPORT_UNITY_BUILD=ON.
+if(DEFINED ENV{STATEPORT_UNITY_BUILD} AND NOT DEFINED CMAKE_UNITY_BUILD)
+  set(CMAKE_UNITY_BUILD "$ENV{STATEPORT_UNITY_BUILD}" CACHE BOOL "Compile eight sources at a time")
+endif()
 macro(stateport_compile_in_batches)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
     set(CMAKE_UNITY_BUILD ON)
