@@ -29,7 +29,7 @@ RequestCacheOptions options_of(CacheIndex index, bool in_columns, std::int64_t t
                               .max_request_tokens = prompt_tokens + 512,
                               .block_size_tokens = 16,
                               .kv_tokens = 2 * (prompt_tokens + 512),
-                              .memory = {.kv_bytes_per_token = 1, .state_bytes = 1000}};
+                              .memory = {.state_bytes = 1000, .kv_bytes_per_token = 1}};
   if (in_columns)
     options.layout =
         ColumnLayout{.groups = {{.block_size_tokens = 256, .blocks = 90, .conv_window = 3, .layout_fingerprint = 1}}};
