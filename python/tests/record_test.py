@@ -219,7 +219,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_file(tmp_path: pathlib.Pat
         raise OSError(errno.ENOSPC, "no space")
 
     monkeypatch.setattr(trace_files.os, "write", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(sp.InvalidArgument, match="no space"):
         Recorder(tmp_path / "trace.jsonl")
     assert not list(tmp_path.iterdir())
 
