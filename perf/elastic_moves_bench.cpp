@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost of a move of memory between KV and states on the host: the calls of the system, and the pages that come with
-// the first use of memory, which a pass pays for. Extents are those of Qwen3-Next-80B-A3B with 2 MiB of each tensor, as
-// a GPU has them: 48 MiB are 2,048 tokens of KV, and 72 MiB are one state. Memory is written by one thread. Medians.
+// the first use of memory, which a pass pays for, in granules of 2 MiB, which have huge pages. Extents are those
+// of Qwen3-Next-80B-A3B with 2 MiB of each tensor, as a GPU has them: 48 MiB are 2,048 tokens of KV, and 72 MiB are one
+// state. Memory is written by one thread. Medians.
 #include <stateport/backends/elastic_resource.hpp>
 #include <stateport/core/model/models.hpp>
 #include <stateport/kernels/elastic_store.hpp>

@@ -10,7 +10,7 @@
 namespace stateport {
 
 ElasticResource::ElasticResource(const Options& options)
-    : ElasticResource(options, detail::native_virtual_memory(detail::device_in_use(), options.huge_pages)) {}
+    : ElasticResource(options, detail::native_virtual_memory(detail::device_in_use())) {}
 
 ElasticResource::ElasticResource(const Options& options, std::unique_ptr<detail::VirtualMemory> calls)
     : memory_(

@@ -370,7 +370,7 @@ FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=INT64S, count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
-ElasticOptions = struct("ElasticOptions", limit_bytes=c_uint64, granularity_bytes=c_uint64, huge_pages=FLAG)
+ElasticOptions = struct("ElasticOptions", limit_bytes=c_uint64, granularity_bytes=c_uint64)
 ElasticUsage = struct("ElasticUsage", granularity_bytes=c_uint64, limit_bytes=c_uint64, mapped_bytes=c_uint64,
                       held_bytes=c_uint64)
 ElasticStoreInfo = struct("ElasticStoreInfo", extent_count=c_int32, extents=c_int32, extent_bytes=c_int64,

@@ -135,9 +135,8 @@ stateport_status stateport_elastic_memory_create(const stateport_elastic_options
   return guarded([&] {
     create(out, [&] {
       const auto given = read_struct<stateport_elastic_options>(options, "options");
-      return std::make_shared<ElasticObject>(ElasticResource::Options{.limit_bytes = given.limit_bytes,
-                                                                      .granularity_bytes = given.granularity_bytes,
-                                                                      .huge_pages = given.huge_pages != 0});
+      return std::make_shared<ElasticObject>(
+          ElasticResource::Options{.limit_bytes = given.limit_bytes, .granularity_bytes = given.granularity_bytes});
     });
   });
 }

@@ -49,13 +49,12 @@ class ElasticMemory(_library.Object):
     """Physical memory of the device under one limit, which several stores may share.
 
     limit_bytes: of physical memory at a time. granularity_bytes: memory comes in multiples of this: a power of two, and
-    a multiple of the smallest granule that the device has (2 MiB on a GPU, a page on a host); 0: that granule.
-    huge_pages: a build for CPUs asks the system for huge pages. Raises BackendError where the device cannot map
-    memory."""
+    a multiple of the smallest granule that the device has (2 MiB on a GPU, a page on a host); 0: that granule. From 2
+    MiB on, a build for CPUs asks the system for huge pages. Raises BackendError where the device cannot map memory."""
 
-    def __init__(self, limit_bytes: int, *, granularity_bytes: int = 0, huge_pages: bool = False) -> None:
+    def __init__(self, limit_bytes: int, *, granularity_bytes: int = 0) -> None:
         ensure_started()
-        options = _c.ElasticOptions(limit_bytes=limit_bytes, granularity_bytes=granularity_bytes, huge_pages=huge_pages)
+        options = _c.ElasticOptions(limit_bytes=limit_bytes, granularity_bytes=granularity_bytes)
         super().__init__(calls.elastic_memory_create, calls.elastic_memory_destroy, ctypes.byref(options))
 
     def usage(self) -> ElasticUsage:

@@ -20,8 +20,7 @@ stateport_elastic_store_info elastic_info_of(stateport_store* store) {
 stateport_elastic_memory* make_elastic_memory(int64_t granule_bytes, int64_t granules) {
   const stateport_elastic_options options = {.size = sizeof options,
                                              .limit_bytes = (uint64_t)(granule_bytes * granules),
-                                             .granularity_bytes = (uint64_t)granule_bytes,
-                                             .huge_pages = 1};
+                                             .granularity_bytes = (uint64_t)granule_bytes};
   stateport_elastic_memory* memory = NULL;
   CHECK_OK(stateport_elastic_memory_create(&options, &memory));
   return memory;

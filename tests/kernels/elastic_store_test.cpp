@@ -89,7 +89,7 @@ TEST_CASE("extents are mapped and unmapped by their numbers, under the limit tha
 
 TEST_CASE("an extent that the system refuses at any call is not mapped in any tensor") {
   const std::size_t granule = device_granularity();
-  const auto real = detail::native_virtual_memory(0, false);
+  const auto real = detail::native_virtual_memory(0);
   for (const bool unmap : {false, true}) {
     int refusals = 0;
     for (bool done = false; !done; ++refusals) {

@@ -201,7 +201,7 @@ namespace {
 
 /// The stores of MovingArena, over the device's memory behind calls that may be refused.
 struct RefusingArena {
-  std::unique_ptr<detail::VirtualMemory> real = detail::native_virtual_memory(0, false);
+  std::unique_ptr<detail::VirtualMemory> real = detail::native_virtual_memory(0);
   test::FakeDevice device{.granularity = device_granularity(), .unmaps_runs = real->unmaps_runs(), .real = real.get()};
   ElasticResource resource{{.limit_bytes = 100 * device_granularity()},
                            std::make_unique<test::FakeVirtualMemory>(device)};

@@ -116,7 +116,7 @@ class CudaMemory final : public VirtualMemory {
 
 }  // namespace
 
-std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id, bool) {
+std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id) {
   return std::make_unique<CudaMemory>(device_id);
 }
 

@@ -84,7 +84,7 @@ class HipMemory final : public VirtualMemory {
 
 }  // namespace
 
-std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id, bool) {
+std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id) {
   return std::make_unique<HipMemory>(device_id);
 }
 

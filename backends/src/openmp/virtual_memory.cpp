@@ -21,8 +21,6 @@ std::size_t page_bytes() noexcept {
 /// names none.
 class HostMemory final : public VirtualMemory {
  public:
-  explicit HostMemory(bool huge_pages) noexcept : huge_pages_(huge_pages) {}
-
   [[nodiscard]] std::size_t granularity() const noexcept override { return page_bytes_; }
   [[nodiscard]] bool unmaps_runs() const noexcept override { return true; }
 
@@ -45,11 +43,9 @@ class HostMemory final : public VirtualMemory {
 
  private:
   std::size_t page_bytes_ = page_bytes();
-  bool huge_pages_;
 };
 
 VirtualMemory::Status HostMemory::reserve(std::size_t bytes, std::size_t alignment, void*& address) noexcept {
-  if (huge_pages_ && alignment < huge_page_bytes) alignment = huge_page_bytes;
   const std::size_t all = bytes + alignment - page_bytes_;
   void* const base = ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return errno;
@@ -60,7 +56,7 @@ VirtualMemory::Status HostMemory::reserve(std::size_t bytes, std::size_t alignme
   address = first + gap;
 #if defined(MADV_HUGEPAGE)
   // Advice that is refused costs speed, not memory: it is no error.
-  if (huge_pages_) static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
+  if (alignment >= huge_page_bytes) static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
 #endif
   return 0;
 }
@@ -76,8 +72,8 @@ VirtualMemory::Status HostMemory::unmap(void* address, std::size_t bytes) noexce
 
 }  // namespace
 
-std::unique_ptr<VirtualMemory> native_virtual_memory(int, bool huge_pages) {
-  return std::make_unique<HostMemory>(huge_pages);
+std::unique_ptr<VirtualMemory> native_virtual_memory(int) {
+  return std::make_unique<HostMemory>();
 }
 
 }  // namespace stateport::detail

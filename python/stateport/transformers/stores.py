@@ -52,8 +52,7 @@ class Stores:
                  scrub: bool) -> None:
         self._config, self._layout, self._page_tokens, self._scrub = config, layout, page_tokens, scrub
         granularity = granularity_bytes(layout)
-        self.memory = ElasticMemory(memory, granularity_bytes=granularity,
-                                    huge_pages=granularity == _HUGE_PAGE_BYTES)
+        self.memory = ElasticMemory(memory, granularity_bytes=granularity)
         self.states = ElasticStore(self.memory, layout.state_spec(), sizes.checkpoints + requests, layout=_SLOT_MAJOR)
         self.pages = ElasticStore(self.memory, layout.page_spec(page_tokens), sizes.pages + 1, layout=_SLOT_MAJOR)
         states, pages = self.states.info(), self.pages.info()

@@ -21,9 +21,8 @@ typedef struct stateport_elastic_options {
   size_t size;
   uint64_t limit_bytes;  ///< of physical memory at a time; at least 1
   /// Memory comes in multiples of this: a power of two, and a multiple of the smallest granule that the device has (2
-  /// MiB on a GPU, a page on a host). 0: that granule.
+  /// MiB on a GPU, a page on a host). 0: that granule. From 2 MiB on, an OpenMP build asks the system for huge pages.
   uint64_t granularity_bytes;
-  stateport_flag huge_pages;  ///< not 0: an OpenMP build asks the system for huge pages
 } stateport_elastic_options;
 
 typedef struct stateport_elastic_usage {

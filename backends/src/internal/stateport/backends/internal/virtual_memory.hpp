@@ -45,8 +45,7 @@ class VirtualMemory {
   [[nodiscard]] virtual std::string text(Status refusal) const = 0;
 };
 
-/// That of the build's device. `huge_pages`: see ElasticResource::Options. Throws BackendError where the device has no
-/// such memory.
-[[nodiscard]] std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id, bool huge_pages);
+/// That of the build's device. Throws BackendError where the device has no such memory.
+[[nodiscard]] std::unique_ptr<VirtualMemory> native_virtual_memory(int device_id);
 
 }  // namespace stateport::detail
