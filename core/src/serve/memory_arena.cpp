@@ -160,7 +160,18 @@ void MemoryArena::balance(std::optional<MemoryPart> without_room) {
     const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
     const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
                                 (can_map() ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
-    if (bytes > coming) give(other, bytes - coming, without_room ? 0 : other.low);
+    if (bytes <= coming) continue;
+    if (without_room)
+      give_to_request(other, bytes - coming);
+    else
+      give(other, bytes - coming, other.low);
+  }
+}
+
+/// Free numbers may lie in extents that hold content of running requests, too: then more is evicted.
+void MemoryArena::give_to_request(Part& from, std::int64_t bytes) {
+  while (!give(from, bytes, 0) && from.count(Extent::mapped) > from.least &&
+         (index_.evict_least() || index_.evict_held_state())) {
   }
 }
 
@@ -184,7 +195,8 @@ void MemoryArena::map(Part& part, std::int32_t extents) {
 
 /// A part that still lacks memory gives its short extent away, if that is empty, and gets a full one for it.
 void MemoryArena::give_short(Part& part) {
-  if (part.count(Extent::unmapped) == 0 || missing_extents(part) == 0 || !can_map() || !has_empty_short(part)) return;
+  if (part.count(Extent::unmapped) == 0 || part.count(Extent::mapped) <= part.least) return;
+  if (missing_extents(part) == 0 || !can_map() || !has_empty_short(part)) return;
   choose(part, part.last());
   index_.close(part.name, closing_);
   closing_.clear();
@@ -197,8 +209,8 @@ bool MemoryArena::has_empty_short(const Part& part) const {
 }
 
 /// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content. The
-/// search for empty ones goes round.
-void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
+/// search for empty ones goes round. False: it takes none.
+bool MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
   const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from, kept));
   chosen_.clear();
   if (wanted > 0 && has_empty_short(from)) choose(from, from.last());
@@ -215,7 +227,7 @@ void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
     if (!extent) break;
     choose(from, *extent);
   }
-  if (chosen_.empty()) return;
+  if (chosen_.empty()) return false;
   // All are closed before content moves, so that none moves from one of them to another.
   index_.close(from.name, closing_);
   closing_.clear();
@@ -224,6 +236,7 @@ void MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
     require_invariant(is_empty(from, e), "MemoryArena", "an extent keeps content");
     decide(MemoryMove::Kind::unmap, from, e);
   }
+  return true;
 }
 
 std::span<const std::int32_t> MemoryArena::moved_to() {

@@ -109,7 +109,8 @@ class MemoryArena final : public CacheArena {
   void map(Part& part, std::int32_t extents);
   void give_short(Part& part);
   [[nodiscard]] bool has_empty_short(const Part& part) const;
-  void give(Part& from, std::int64_t bytes, std::int32_t kept);
+  void give_to_request(Part& from, std::int64_t bytes);
+  bool give(Part& from, std::int64_t bytes, std::int32_t kept);
   void choose(Part& from, std::int32_t extent);
   [[nodiscard]] std::optional<std::int32_t> emptiest(const Part& part) const;
   void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
