@@ -223,9 +223,12 @@ TEST_CASE("no request finds less room than walls would give it, once the moves a
 
 TEST_CASE("schedules that found less room once find as much") {
   // States kept a free slot for themselves; running requests held states that they did not need any more; the last
-  // extent, which has fewer blocks than its memory holds, was mapped in the place of a full one.
-  constexpr std::pair<std::uint64_t, Combination> schedules[] = {
-      {856, Combination::tree_slots}, {952, Combination::tree_slots}, {38109, Combination::hash_slots}};
+  // extent, which has fewer blocks than its memory holds, was mapped in the place of a full one; what was free lay in
+  // three extents, each with a state of a running request.
+  constexpr std::pair<std::uint64_t, Combination> schedules[] = {{856, Combination::tree_slots},
+                                                                 {952, Combination::tree_slots},
+                                                                 {38109, Combination::hash_slots},
+                                                                 {113362, Combination::tree_slots}};
   for (const auto& [seed, index] : schedules) {
     CAPTURE(seed);
     Random random(seed);
