@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of the test: scenario.py FOLDER MODEL writes the jobs of four engines.
+"""The requests of the test: scenario.py FOLDER MODEL writes the jobs of five engines.
 
     cold    plain vLLM that computes every prompt; its chunks end where those of stateport's engines end. Only tokens
             that another request decoded are not computed again: vLLM's own cache has them, because it keeps a state of
             every block
     plain   vLLM as it is started usually: a prompt is one chunk
     first   the same with stateport, which forgets vLLM's own cache before most of the prompts
-    second  a new process over the files of the first"""
+    second  a new process over the files of the first
+    kept    with stateport without files, and nothing is forgotten: vLLM's own blocks still have KV where its states are
+            gone"""
 import json
 import pathlib
 import random
@@ -60,8 +62,10 @@ def main() -> None:
     stateport = {"host_bytes": 64 << 20, "checkpoint_tokens": BLOCK, "folder": str(folder / "images"),
                  "file_bytes": 1 << 30, "decode_checkpoint_tokens": BLOCK, "scrub": True,
                  "hash_seed_variable": "STATEPORT_TEST_HASH_SEED"}
+    pools = {name: value for name, value in stateport.items() if name not in ("folder", "file_bytes")}
     engines = {"cold": (None, BLOCK, alone(calls())), "plain": (None, 4096, calls()),
-               "first": (stateport, 4096, calls()), "second": (stateport, 4096, calls())}
+               "first": (stateport, 4096, calls()), "second": (stateport, 4096, calls()),
+               "kept": (pools, 4096, [{**call, "reset": False} for call in calls()])}
     for name, (options, batched_tokens, served) in engines.items():
         job = {"model": str(folder / "model"), "dtype": DTYPES[model], "stateport": options,
                "batched_tokens": batched_tokens, "retention": BLOCK if name == "cold" else 0,
