@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import random
 import types
 from typing import Any
@@ -104,7 +103,8 @@ def test_prompts_of_another_salt_take_nothing_of_it() -> None:
     engine.close()
 
 
-def test_kv_that_the_same_step_computes_comes_from_the_host() -> None:
+@pytest.mark.parametrize("local", [0, 8])
+def test_kv_that_the_same_step_computes_comes_from_the_host(local: int) -> None:
     engine = engine_of(budget=8)
     block, state = sizes(engine)
     serve(engine, request("a", prompt(42)))
@@ -113,12 +113,15 @@ def test_kv_that_the_same_step_computes_comes_from_the_host() -> None:
     again.skip_reading_prefix_cache = True
     engine.add(again)
     engine.step()
+    if not local:
+        engine.pool.forget_groups(STATE_GROUPS)
     restored(engine)
     third = request("c", prompt(42))
     engine.add(third)
     engine.step()  # computes the tokens 8 to 16 of "b"
-    assert again.num_computed_tokens == 16 and third.restored == 32  # behind the state at 8 of vLLM's own
-    assert restored(engine) == (0, 0, 8 * block + state)
+    assert (again.num_computed_tokens, third.local, third.restored) == (16, local, 40 - local)
+    copied = 2 - local // BLOCK  # those before it
+    assert restored(engine) == (copied * BLOCK, copied * block, 8 * block + state)
     engine.drain()
     engine.check_blocks()
     engine.close()
@@ -190,10 +193,17 @@ def test_a_restore_that_vllm_cuts_takes_no_block() -> None:
     engine.close()
 
 
+class FullPool(BlockPool):
+    """Has all that it is asked for."""
+
+    def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: Any) -> list[Any]:
+        return self.blocks[1:3]
+
+
 def test_nothing_is_copied_on_the_device_where_vllm_shows_no_pool_or_another_one(
         caplog: pytest.LogCaptureFixture) -> None:
     for manager in (None, types.SimpleNamespace(block_pool=types.SimpleNamespace(touch=None, hash_block_size=3)),
-                    types.SimpleNamespace(block_pool=BlockPool(9, 3, print))):  # of parts that make no block
+                    types.SimpleNamespace(block_pool=FullPool(9, 3, print))):  # hashes parts that make no block
         engine = engine_of(bound=False)
         if manager is not None:
             engine.side.device_kv.bind(manager)
@@ -286,7 +296,8 @@ def converse(seed: int) -> int:
     """Blocks that were copied on the device."""
     chance = random.Random(seed)
     options = dataclasses.replace(LARGE, host_bytes=chance.choice((20_000, 60_000, 1 << 20)))
-    engine = Engine(options, ranks=chance.choice((1, 2)), chance=chance, caching=True, budget=chance.choice((8, 20, 64)))
+    engine = Engine(options, ranks=chance.choice((1, 2)), chance=chance, caching=True,
+                    budget=chance.choice((8, 20, 64)))
     engine.late_answers, engine.late_saves = chance.random() < 0.5, chance.random() < 0.5
     engine.cuts, engine.failures = chance.choice((0.0, 0.1)), chance.choice((0.0, 0.1))
     print(f"seed {seed}: {vars(engine)}")

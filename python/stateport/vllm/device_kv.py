@@ -45,7 +45,7 @@ class DeviceKv:
 
     def bind(self, manager: Any) -> None:
         """manager: vLLM's KVCacheManager."""
-        pool = getattr(manager, "block_pool", None)
+        pool: Any = getattr(manager, "block_pool", None)
         names = ("get_cached_block", "touch", "free_blocks", "get_num_free_blocks", "hash_block_size")
         missing = [name for name in names if not hasattr(pool, name)]
         if missing:

@@ -22,7 +22,7 @@ _AT_ONCE = 4096
 
 @dataclasses.dataclass
 class _Names:
-    """The names of a request's blocks: prefixes [n, 2]. hasher has taken their tokens and the media that begin there."""
+    """The names of a request's blocks: prefixes [n, 2]. hasher has taken tokens and media of these blocks."""
 
     made_for: tuple[int, int]
     hasher: Hasher

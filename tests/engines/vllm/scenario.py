@@ -7,8 +7,7 @@
     plain   vLLM as it is started usually: a prompt is one chunk
     first   the same with stateport, which forgets vLLM's own cache before most of the prompts
     second  a new process over the files of the first
-    kept    with stateport without files, and nothing is forgotten: vLLM's own blocks still have KV where its states are
-            gone"""
+    kept    with stateport without files, and few blocks of vLLM: KV of a prompt is there when its states are gone"""
 import json
 import pathlib
 import random
@@ -19,6 +18,8 @@ from models import DTYPES, VOCABULARY
 
 BLOCK = 128  # of vLLM on a CPU
 SHARED, LONG, OUTPUT = 900, 2000, 16
+KEPT_BLOCKS = 70  # for the KV of a long prompt, and a part of its states
+KEPT = ("long prompt", "shares nothing", "decodes 200 tokens", "shares 900 tokens", "continues them", "long prompt again")
 
 
 def calls() -> list[dict[str, Any]]:
@@ -57,6 +58,13 @@ def alone(all_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for call in all_calls for request in call["requests"]]
 
 
+def kept(all_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Some of these requests, without a reset: vLLM has evicted the states of the first one when another one shares its
+    tokens, and not their KV."""
+    by_name = {call["requests"][0]["name"]: call for call in all_calls}
+    return [{**by_name[name], "reset": False} for name in KEPT]
+
+
 def main() -> None:
     folder, model = pathlib.Path(sys.argv[1]), sys.argv[2]
     stateport = {"host_bytes": 64 << 20, "checkpoint_tokens": BLOCK, "folder": str(folder / "images"),
@@ -65,11 +73,12 @@ def main() -> None:
     pools = {name: value for name, value in stateport.items() if name not in ("folder", "file_bytes")}
     engines = {"cold": (None, BLOCK, alone(calls())), "plain": (None, 4096, calls()),
                "first": (stateport, 4096, calls()), "second": (stateport, 4096, calls()),
-               "kept": (pools, 4096, [{**call, "reset": False} for call in calls()])}
+               "kept": (pools, 4096, kept(calls()))}
     for name, (options, batched_tokens, served) in engines.items():
         job = {"model": str(folder / "model"), "dtype": DTYPES[model], "stateport": options,
                "batched_tokens": batched_tokens, "retention": BLOCK if name == "cold" else 0,
-               "calls": served, "out": str(folder / f"{name}.out.json")}
+               "blocks": KEPT_BLOCKS if name == "kept" else None, "calls": served,
+               "out": str(folder / f"{name}.out.json")}
         (folder / f"{name}.json").write_text(json.dumps(job))
 
 
