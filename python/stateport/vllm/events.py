@@ -94,10 +94,11 @@ class PoolEvents:
 
 
 def _block_hashes(request: Any, tokens: int, block: int) -> Sequence[bytes]:
-    """vLLM's hash of each whole block: of its last part, if vLLM hashes parts of blocks. Empty: it hashes none."""
-    hashes = getattr(request, "block_hashes", None) or ()
+    """vLLM's hash of each whole block of the first tokens: of its last part, if vLLM hashes parts of blocks. Empty: it
+    hashes none."""
+    hashes, known = getattr(request, "block_hashes", None) or (), len(request.all_token_ids)
     for parts in range(1, block + 1):
-        if block % parts == 0 and hashes and tokens // (block // parts) == len(hashes):
+        if block % parts == 0 and hashes and known // (block // parts) == len(hashes):
             return [bytes(value) for value in hashes[parts - 1::parts]][:tokens // block]
     return ()
 
