@@ -14,7 +14,7 @@ from stateport._arrays import Int32s
 
 logger = logging.getLogger(__name__)
 
-_FREE_PART = 2  # of the free blocks, one in so many gets a reference of ours
+_FREE_PART = 2  # references are taken on a half of the free blocks at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,9 @@ class DeviceKv:
 
         bind, once → keep, when a prompt is looked up → take, when it has blocks → release, when workers have answered
 
-    A block that is copied from has a reference of this object from `take` to `release`, so that vLLM writes nothing to
-    it. Such references never keep a prompt from its own blocks: the prompt has them before. At most half of the free
-    blocks get one, so that running requests find room. Not bound, it finds nothing."""
+    A source of a copy has a reference of this object from `take` to `release`: vLLM does not give it away. `take` comes
+    after vLLM has allocated the prompt's blocks, so that no prompt waits for these references, and takes them on at most
+    half of the free blocks, so that running requests find room. An object that is not bound finds nothing."""
 
     def __init__(self, groups: Sequence[int], block_size_tokens: int) -> None:
         """groups: of KV, by vLLM's numbers."""
@@ -55,8 +55,8 @@ class DeviceKv:
             self._pool = pool
 
     def keep(self, request: Any, first: int, end: int) -> None:
-        """Counts a look-up of the columns first to end as a use: vLLM gives the blocks to the prompt's own restore last
-        of all free ones."""
+        """Marks the blocks of the columns first to end as used now: vLLM evicts them last when it allocates the prompt's
+        blocks."""
         if self._pool is not None and first < end:
             found = [block for _, blocks in self._find(request, first, end) for block in blocks]
             self._pool.touch(found)

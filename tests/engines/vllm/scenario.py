@@ -19,7 +19,8 @@ from models import DTYPES, VOCABULARY
 BLOCK = 128  # of vLLM on a CPU
 SHARED, LONG, OUTPUT = 900, 2000, 16
 KEPT_BLOCKS = 70  # for the KV of a long prompt, and a part of its states
-KEPT = ("long prompt", "shares nothing", "decodes 200 tokens", "shares 900 tokens", "continues them", "long prompt again")
+KEPT = ("long prompt", "shares nothing", "decodes 200 tokens", "shares 900 tokens", "continues them",
+        "long prompt again")
 
 
 def calls() -> list[dict[str, Any]]:
