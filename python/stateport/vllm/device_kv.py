@@ -34,7 +34,7 @@ class DeviceKv:
         bind, once → keep, when a prompt is looked up → take, when it has blocks → release, when workers have answered
 
     A source of a copy has a reference of this object from `take` to `release`: vLLM does not give it away. `take` comes
-    after vLLM has allocated the prompt's blocks, so that no prompt waits for these references, and takes them on at most
+    after vLLM has allocated the prompt's blocks, so that no prompt waits for these references. It takes them on at most
     half of the free blocks, so that running requests find room. An object that is not bound finds nothing."""
 
     def __init__(self, groups: Sequence[int], block_size_tokens: int) -> None:
@@ -55,8 +55,8 @@ class DeviceKv:
             self._pool = pool
 
     def keep(self, request: Any, first: int, end: int) -> None:
-        """Marks the blocks of the columns first to end as used now: vLLM evicts them last when it allocates the prompt's
-        blocks."""
+        """Marks the blocks of the columns first to end as used now: vLLM evicts them last when it allocates blocks for
+        the prompt."""
         if self._pool is not None and first < end:
             found = [block for _, blocks in self._find(request, first, end) for block in blocks]
             self._pool.touch(found)
