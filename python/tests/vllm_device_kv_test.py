@@ -289,7 +289,7 @@ def test_a_look_up_counts_as_a_use() -> None:
 
 def test_random_conversations_read_what_their_prefixes_made_and_leave_no_owner() -> None:
     """Each step reads all blocks of its requests again, and counts all references anew."""
-    assert sum(converse(seed) for seed in seeds(6)) > 0
+    assert sum(converse(seed) for seed in seeds(4)) > 0
 
 
 def converse(seed: int) -> int:
@@ -302,7 +302,7 @@ def converse(seed: int) -> int:
     engine.cuts, engine.failures = chance.choice((0.0, 0.1)), chance.choice((0.0, 0.1))
     print(f"seed {seed}: {vars(engine)}")
     shared = [[chance.randrange(3) for _ in range(chance.randrange(4, 50))] for _ in range(3)]
-    for turn in range(60):
+    for turn in range(50):
         if len(engine.requests) < 4:
             tokens = list(chance.choice([one.all_token_ids for one in engine.finished] + shared))
             tokens = tokens[:chance.randrange(1, 70)] + [chance.randrange(3) for _ in range(chance.randrange(12))]

@@ -18,7 +18,8 @@ from models import DTYPES, VOCABULARY
 
 BLOCK = 128  # of vLLM on a CPU
 SHARED, LONG, OUTPUT = 900, 2000, 16
-KEPT_BLOCKS = 70  # for the KV of a long prompt, and a part of its states
+# For the KV of a long prompt, and a part of its states.
+KEPT_BLOCKS = {"lfm2": 50, "granite": 70, "qwen3_next": 70}
 KEPT = ("long prompt", "shares nothing", "decodes 200 tokens", "shares 900 tokens", "continues them",
         "long prompt again")
 
@@ -78,7 +79,7 @@ def main() -> None:
     for name, (options, batched_tokens, served) in engines.items():
         job = {"model": str(folder / "model"), "dtype": DTYPES[model], "stateport": options,
                "batched_tokens": batched_tokens, "retention": BLOCK if name == "cold" else 0,
-               "blocks": KEPT_BLOCKS if name == "kept" else None, "calls": served,
+               "blocks": KEPT_BLOCKS[model] if name == "kept" else None, "calls": served,
                "out": str(folder / f"{name}.out.json")}
         (folder / f"{name}.json").write_text(json.dumps(job))
 
