@@ -9,12 +9,15 @@ import time
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import seeds
+from stateport.hashing import Hasher
 from stateport.vllm.events import _vllm as vllm_classes
 from stateport.vllm.events import of_vllm
 from stateport.vllm.options import ConnectorOptions
+from stateport.vllm.prompts import media_of, namespace_of
 
 pytest.importorskip("torch")
 pytest.importorskip("msgspec")
@@ -112,6 +115,61 @@ def test_contents_after_a_reset_and_in_files_are_announced(tmp_path: pathlib.Pat
         engine.step()
         announced.hear(engine.side.take_events())
     assert announced.kv["STORAGE"].keys() == announced.kv["CPU"].keys() and len(announced.kv["CPU"]) == 12
+    engine.close()
+
+
+def hashed_tokens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens that are hashed for names, call by call."""
+    counts: list[int] = []
+    append = Hasher.append
+
+    def count(self: Hasher, tokens: Any, media: Any = ()) -> Any:
+        counts.append(len(tokens))
+        return append(self, tokens, media)
+
+    monkeypatch.setattr(Hasher, "append", count)
+    return counts
+
+
+def test_each_token_of_a_request_is_hashed_once_for_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = hashed_tokens(monkeypatch)
+    options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, decode_checkpoint_tokens=4, kv_events=True)
+    engine, announced = Engine(options, chance=random.Random(1)), Announced()
+    one = Request("a 20", list(range(42)), 42)
+    engine.add(one)
+    engine.drain()
+    announced.hear(engine.side.take_events())
+    assert announced.usable(one) == 60 and sum(counts) == 60 and len(counts) > 3
+    assert not engine.side._events._names  # type: ignore[union-attr]
+    engine.close()
+
+
+def test_tokens_that_change_and_other_names_are_hashed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(ConnectorOptions(host_bytes=1 << 20, kv_events=True), chance=random.Random(1))
+    counts, events = hashed_tokens(monkeypatch), engine.side._events
+    assert events is not None
+    one = Request("a 0", list(range(42)), 42)
+
+    def name(tokens: int, resets: int = 0, epoch: int = 0) -> Any:
+        events.name(one, np.asarray(one.all_token_ids[:tokens], np.int32), resets, epoch)
+        known = events._names["a 0"]
+        with Hasher(BLOCK, namespace=namespace_of(one, resets), seed=engine.side._hash_seed, epoch=epoch) as hasher:
+            whole = len(known.tokens)
+            _, wanted = hasher.append(np.asarray(one.all_token_ids[:whole], np.int32), media_of(one, whole))
+        assert known.prefixes.tolist() == wanted.tolist()
+        counts.pop()
+        taken, counts[:] = counts[:], []
+        return taken
+
+    assert name(22) == [20] and name(42) == [20] and name(30) == []
+    one.all_token_ids[34] = 99  # a request that takes more input
+    assert name(42) == [40]
+    assert name(42, resets=1) == [40] and name(42, resets=1, epoch=1) == [40]
+    image = types.SimpleNamespace(identifier="cat", mm_position=types.SimpleNamespace(offset=18))
+    one.mm_features = [image]
+    assert name(22, resets=1, epoch=1) == [20] and name(42, resets=1, epoch=1) == [20]
+    events.ended("a 0")
+    events.ended("a 0")
     engine.close()
 
 

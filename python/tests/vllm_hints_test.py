@@ -183,6 +183,86 @@ class Raises:
         raise RuntimeError(name)
 
 
+def named(place: str, value: Any) -> dict[str, Any]:
+    """Arguments of a request that names breakpoints."""
+    extra = {"stateport_breakpoints": value, "another": 1}
+    return {"kv_transfer_params": extra} if place == "kv_transfer_params" else {
+        "sampling_params": types.SimpleNamespace(extra_args=extra)}
+
+
+def serve_named(engine: Engine, **arguments: Any) -> Request:
+    one = Request("r 0", prompt(1), LENGTH, **arguments)
+    engine.add(one)
+    engine.drain()
+    return one
+
+
+@pytest.mark.parametrize("place", ["kv_transfer_params", "sampling_params"])
+def test_a_prompt_leaves_states_at_the_breakpoints_that_its_request_names(place: str) -> None:
+    engine = engine_of(dataclasses.replace(SMALL, host_bytes=1 << 20))
+    first = serve_named(engine, **named(place, [3, 13, 30, LENGTH]))  # of 4 tokens to a block: 0, 12, 28, 40
+    assert first.stops == [12, 28, 40, 42]
+    assert counted(engine) == {"breakpoints": 1}
+    for shared, wanted in ((13, 12), (27, 12), (29, 28)):
+        branch = Request("b 0", prompt(1)[:shared] + prompt(9), shared + LENGTH)
+        engine.add(branch)
+        engine.drain()
+        assert branch.restored == wanted
+    engine.close()
+
+
+@pytest.mark.parametrize("value", [
+    "12", {"at": 12}, 12, [0], [-4, 12], [12, 12], [28, 12], [12.0], [True], ["12"], [[12]], [LENGTH + 1],
+    list(range(1, 10)), np.arange(3)], ids=str)
+def test_breakpoints_that_are_none_are_counted_and_change_nothing(value: Any) -> None:
+    engine = engine_of()
+    assert serve_named(engine, **named("sampling_params", value)).stops == [40, 42]
+    assert counted(engine) == {"malformed": 1}
+    engine.close()
+
+
+@pytest.mark.parametrize("value", [None, []], ids=str)
+def test_no_breakpoints_are_no_hint(value: Any) -> None:
+    for arguments in (named("kv_transfer_params", value), {"kv_transfer_params": "text"},
+                      {"sampling_params": types.SimpleNamespace(extra_args=None)}):
+        engine = engine_of()
+        assert serve_named(engine, **arguments).stops == [40, 42]
+        assert counted(engine) == {}
+        engine.close()
+
+
+def test_breakpoints_and_kv_hints_are_read_both() -> None:
+    read = read_hints(types.SimpleNamespace(kv_hints=envelope(action("pin")), num_prompt_tokens=40,
+                                            **named("kv_transfer_params", [8])))
+    assert (read.pins, read.breakpoints, read.ignored) == ((0.0,), (8,), ())
+    read = read_hints(types.SimpleNamespace(kv_hints=envelope(action("pin")), **named("kv_transfer_params", [8])))
+    assert (read.pins, read.breakpoints, read.ignored) == ((0.0,), (), ("malformed",))  # of no known length
+
+
+def test_hints_count_once_though_a_prompt_is_looked_up_again_and_again(tmp_path: pathlib.Path) -> None:
+    options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
+                               file_bytes=1 << 22)
+    engine = engine_of(options)
+    asked: list[int] = []
+    prefetch = engine.side.cache.prefetch
+
+    def count(tokens: Any, **arguments: Any) -> Any:
+        asked.append(len(tokens))
+        return prefetch(tokens, **arguments)
+
+    engine.side.cache.prefetch = count  # type: ignore[method-assign]
+    one = Request("r 0", prompt(1), LENGTH, kv_hints=envelope(action("prefetch", token_ids=prompt(2)), action("x")))
+    for _ in range(3):  # as for a prompt without room, which was taken, refused, or preempted
+        engine.side.match(one, 0)
+        engine.side.end("r 0")
+    assert asked == [LENGTH] and counted(engine)["unknown"] == 1
+    engine.side.finished(one)
+    engine.side.match(one, 0)  # another request of this name
+    assert asked == [LENGTH] * 2 and counted(engine)["unknown"] == 2
+    engine.side.end("r 0")
+    engine.close()
+
+
 NONSENSE: list[tuple[Any, dict[str, int]]] = [
     (envelope(action("kv.fetch", source_control_endpoint="a", block_hashes=[1], mode="copy")), {"unknown": 1}),
     (envelope(action("pin", version="2.0"), action("kv.share")), {"unknown": 2}),

@@ -3,6 +3,7 @@
 the tokens that made them: a wrong page is found at once."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import pickle
@@ -15,9 +16,11 @@ import numpy as np
 import torch
 
 from stateport.vllm.layout import PageLayout, read_layout
+from stateport.vllm.metadata import StepPlan
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.scheduler import SchedulerSide
 from stateport.vllm.worker import WorkerSide
+from vllm_pool import BlockPool
 
 BLOCK, BLOCKS = 4, 192
 HASHED = 2  # tokens that the engine hashes together
@@ -96,6 +99,8 @@ class Request:
     cache_salt: str | None = None
     session_id: str | None = None
     kv_hints: Any = None
+    kv_transfer_params: Any = None
+    sampling_params: Any = None
     mm_features: list[Any] = dataclasses.field(default_factory=list)
     prompt_embeds: Any = None
     num_computed_tokens: int = 0
@@ -107,17 +112,24 @@ class Request:
     blocks: list[list[int]] = dataclasses.field(default_factory=lambda: [[] for _ in range(4)])
     waits: bool = False  # for a load
     restored: int = 0
+    local: int = 0  # tokens of the engine's own hit
+    kept: int = 0  # the end of the chunk under way, if the engine keeps the state there
     first_restored: int = 0  # before it was preempted
     stops: list[int] = dataclasses.field(default_factory=list)
+    _hashes: list[bytes] = dataclasses.field(default_factory=list)
 
     @property
     def block_hashes(self) -> list[bytes]:
         """Of halves of blocks."""
-        name, hashes = repr(self.cache_salt).encode(), []
-        for end in range(HASHED, len(self.all_token_ids) + 1, HASHED):
+        name = self._hashes[-1] if self._hashes else repr(self.cache_salt).encode()
+        for end in range(HASHED * len(self._hashes) + HASHED, len(self.all_token_ids) + 1, HASHED):
             name = hashlib.sha256(name + repr(self.all_token_ids[end - HASHED:end]).encode()).digest()
-            hashes.append(name)
-        return hashes
+            self._hashes.append(name)
+        return self._hashes
+
+    def hash_at(self, tokens: int) -> bytes:
+        """Of the block that ends there."""
+        return self.block_hashes[tokens // HASHED - 1]
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -128,30 +140,54 @@ class Request:
         return len(self.all_token_ids) - self.num_prompt_tokens
 
 
+@dataclasses.dataclass
+class Step:
+    """What the workers said of one step."""
+
+    loads: list[Request]
+    failed: set[str]
+    results: Any
+
+
 class Engine:
-    """Steps: admits requests, runs a chunk of each, and calls the connector as vLLM does."""
+    """Steps: admits requests, runs a chunk of each, and calls the connector as vLLM does.
+
+    caching: the engine finds prefixes in its own blocks, whose contents stay until they are given away, and checks in
+    each step all that its requests read. Else its hits are random numbers (local_hits), and contents go with their
+    owner. late_saves: results are asked for before pages are saved, as with a speculator. late_answers: a step is
+    planned before the workers have answered the one before, as in vLLM's asynchronous scheduling. cuts: how often vLLM
+    takes fewer tokens than it was offered. failures: how often a worker cannot restore."""
 
     def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, drafts: int = 0,
-                 chance: random.Random) -> None:
-        """late_saves: results are asked for before pages are saved, as with a speculator. cuts: how often vLLM takes
-        fewer tokens than it was offered."""
+                 caching: bool = False, bound: bool = True, chance: random.Random) -> None:
+        """bound: the connector is told of the pool of blocks, where there is caching."""
         layout = read_layout(kv_cache_config(drafts))
         self.side = SchedulerSide(layout, options, max_requests=9, max_request_tokens=200)
         self.ranks = [Rank(i, layout, options) for i in range(ranks)]
         self.side.open([pickle.loads(pickle.dumps(rank.info)) for rank in self.ranks])
-        self.free = list(range(1, BLOCKS))
+        self.caching = caching
+        self.pool = BlockPool(BLOCKS, HASHED, self.spoil)
+        if caching and bound:
+            self.side.device_kv.bind(types.SimpleNamespace(block_pool=self.pool))
         self.requests: dict[str, Request] = {}
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.budget, self.chance, self.local_hits = budget, chance, False
-        self.late_saves, self.cuts = False, 0.0
+        self.late_saves, self.late_answers, self.cuts, self.failures = False, False, 0.0, 0.0
         self.finished: list[Request] = []
+        self.gone: list[Request] = []  # given up while their pages are restored
+        self.plans: list[StepPlan] = []
+        self._steps: list[Step] = []  # not answered
 
     def add(self, request: Request) -> None:
         self.requests[request.request_id] = request
         self.waiting.append(request)
 
     # --- Blocks ------------------------------------------------------------------------------------------------------
+
+    def spoil(self, block: int) -> None:
+        for rank in self.ranks:
+            rank.spoil(block)
 
     def allocate(self, request: Request, tokens: int) -> None:
         """KV blocks for all tokens; of the states only the last one, as vLLM's align mode."""
@@ -160,26 +196,71 @@ class Engine:
             row = request.blocks[group]
             while len(row) < blocks:
                 null = group in STATE_GROUPS and len(row) < blocks - 1
-                row.append(0 if null else self.free.pop())
+                row.append(0 if null else self.pool.get_new_blocks(1)[0].block_id)
 
     def release(self, request: Request) -> None:
         for row in request.blocks:
-            for block in row:
+            for block in reversed(row):
                 self.give_back(block)
             row.clear()
 
-    def give_back(self, block: int) -> None:
-        if block:
-            self.free.append(block)
-            for rank in self.ranks:
-                rank.spoil(block)
+    def give_back(self, number: int) -> None:
+        if number:
+            block = self.pool.blocks[number]
+            self.pool.free_blocks([block])
+            if block.ref_cnt == 0 and not self.caching:
+                self.spoil(number)
 
-    def visit(self, request: Request, begin: int, end: int, *, write: bool) -> None:
-        """Writes or checks the KV of the blocks of tokens [begin, end), and the state at the end."""
+    def find(self, request: Request) -> tuple[int, int]:
+        """Tokens of the longest prefix of KV and a state, and of KV alone, in the engine's own blocks."""
+        ends = range(BLOCK, len(request.all_token_ids), BLOCK)
+        kv = next((end - BLOCK for end in ends if not self.pool.get_cached_block(request.hash_at(end), KV_GROUPS)),
+                  len(ends) * BLOCK)
+        states = [end for end in ends if end <= kv and self.pool.get_cached_block(request.hash_at(end), STATE_GROUPS)]
+        return max(states, default=0), kv
+
+    def adopt(self, request: Request, tokens: int) -> None:
+        """The request's tables begin with the blocks of a hit."""
+        for end in range(BLOCK, tokens + 1, BLOCK):
+            kv = self.pool.get_cached_block(request.hash_at(end), KV_GROUPS)
+            states = self.pool.get_cached_block(request.hash_at(end), STATE_GROUPS) if end == tokens else []
+            assert kv is not None and states is not None
+            self.pool.touch([*kv, *states])
+            for groups, blocks in ((KV_GROUPS, kv), (STATE_GROUPS, states or [self.pool.blocks[0]] * 2)):
+                for group, block in zip(groups, blocks, strict=True):
+                    request.blocks[group].append(block.block_id)
+
+    def name(self, request: Request, groups: Sequence[int], ends: Sequence[int]) -> None:
+        """The engine finds these blocks of the request from now on."""
+        for end in ends if self.caching else ():
+            for group in groups:
+                self.pool.name(self.pool.blocks[request.blocks[group][end // BLOCK - 1]], request.hash_at(end), group)
+
+    def keeps(self, request: Request, end: int) -> bool:
+        """vLLM's sparse retention of states."""
+        return end % BLOCK == 0 and end > 0 and end in (
+            (request.num_prompt_tokens - 1) // BLOCK * BLOCK, request.shared_prefix_boundary // BLOCK * BLOCK)
+
+    def check_blocks(self) -> None:
+        """Counts all references anew. The connector has some while pages are being restored, and then none."""
+        wanted = collections.Counter(block for one in (*self.requests.values(), *self.gone) for row in one.blocks
+                                     for block in row)
+        del wanted[0]
+        more = {block.block_id for block in self.pool.blocks if block.ref_cnt != wanted[block.block_id]}
+        assert all(self.pool.blocks[number].ref_cnt > wanted[number] for number in more)
+        assert not more or any(step.loads for step in self._steps), f"blocks {more} have owners that have ended"
+        assert set(self.pool.queue) == {block.block_id for block in self.pool.blocks[1:] if block.ref_cnt == 0}
+
+    def visit_kv(self, request: Request, begin: int, end: int, *, write: bool) -> None:
+        """Writes or checks the KV of the blocks of tokens [begin, end)."""
         for rank in self.ranks:
             for group in KV_GROUPS:
                 for k in range(begin // BLOCK, -(-end // BLOCK)):
                     rank.visit(request, group, min((k + 1) * BLOCK, end), request.blocks[group][k], write)
+
+    def visit_state(self, request: Request, end: int, *, write: bool) -> None:
+        """Writes or checks the state at the end."""
+        for rank in self.ranks:
             for group in STATE_GROUPS:
                 if end:
                     rank.visit(request, group, end, request.blocks[group][(end - 1) // BLOCK], write)
@@ -188,52 +269,94 @@ class Engine:
 
     def step(self, preempt: Request | None = None) -> None:
         scheduled: dict[str, int] = {}
+        offers: dict[str, list[tuple[int, int, int]]] = {}
         preempted = [preempt.request_id] if preempt is not None else []
         if preempt is not None:
             self.running.remove(preempt)
         for request in self.running:
-            scheduled[request.request_id] = self.chunk(request)
-        loads = self.admit(scheduled)
-        offers = self.offers(scheduled)
+            self.schedule(request, scheduled, offers)
+        loads = self.admit(scheduled, offers)
         plan = self.side.plan_step(self.requests, scheduled=scheduled, offers=offers, preempted=preempted,
                                    block_ids=lambda name: tuple(self.requests[name].blocks))
+        self.plans.append(plan)
         if preempt is not None:  # vLLM may have given its blocks to others in this very step
             self.release(preempt)
             preempt.num_computed_tokens = 0
             self.waiting.insert(0, preempt)
-        self.run(plan, scheduled, loads)
+        while self._steps:
+            self.answer(self._steps.pop(0))
+        self._steps.append(self.run(plan, scheduled, loads))
+        if not self.late_answers:
+            self.answer(self._steps.pop())
         for request in list(self.running):
             self.after(request, scheduled.get(request.request_id, 0))
 
-    def run(self, plan: Any, scheduled: dict[str, int], loads: list[Request]) -> None:
-        for name, tokens in scheduled.items():
-            request = self.requests[name]
-            begin = request.num_computed_tokens
-            self.visit(request, begin, begin + tokens, write=True)
-        sent = pickle.dumps(plan)
-        results = []
-        for rank in self.ranks:
-            own = pickle.loads(sent)
-            restored, failed = rank.side.restore(own)
-            assert restored == {request.request_id for request in loads if request.restored}
-            assert failed == {request.request_id for request in loads if not request.restored}
+    def schedule(self, request: Request, scheduled: dict[str, int],
+                 offers: dict[str, list[tuple[int, int, int]]]) -> None:
+        """A chunk of the request. As vLLM does, names the KV that the chunk will compute."""
+        tokens = scheduled[request.request_id] = self.chunk(request)
+        first, end = request.num_computed_tokens, request.num_computed_tokens + tokens
+        self.allocate(request, end)
+        self.name(request, KV_GROUPS, range(first // BLOCK * BLOCK + BLOCK, end + 1, BLOCK))
+        request.kept = end if self.keeps(request, end) else 0
+        if request.kept:
+            offers[request.request_id] = [(group, request.blocks[group][end // BLOCK - 1], end)
+                                          for group in STATE_GROUPS]
+
+    def run(self, plan: Any, scheduled: dict[str, int], loads: list[Request]) -> Step:
+        sent, results, failed = pickle.dumps(plan), [], set[str]()
+        wanted, refused = ({one.request_id for one in loads if bool(one.restored) == good} for good in (True, False))
+        owns = [pickle.loads(sent) for _ in self.ranks]
+        for rank, own in zip(self.ranks, owns, strict=True):
+            fails = bool(wanted) and self.chance.random() < self.failures
+            if fails:  # a place that is none
+                self.chance.choice([own.restores, own.moves]).pages[KV_GROUPS[0]] = np.array([[1, 1 << 20]], np.int32)
+            said = rank.side.restore(own)
+            assert said == ((set(), wanted | refused) if fails else (wanted, refused))
+            failed |= said[1]
+        self.forward(scheduled)
+        for rank, own in zip(self.ranks, owns, strict=True):
             if self.late_saves:
                 results.append(rank.side.results())
             rank.side.save(own)
             if not self.late_saves:
                 results.append(rank.side.results())
-        self.side.failed(failed)
-        self.side.answered(np.concatenate(results))
-        for request in loads:
+        return Step(loads, failed, np.concatenate(results))
+
+    def forward(self, scheduled: dict[str, int]) -> None:
+        """All that a chunk reads is there: the state before the pass, KV of other chunks of the pass, too."""
+        rows = [(self.requests[name], self.requests[name].num_computed_tokens, tokens)
+                for name, tokens in scheduled.items()]
+        for request, begin, _ in rows if self.caching else ():
+            self.visit_state(request, begin, write=False)
+        for request, begin, tokens in rows:
+            self.visit_kv(request, begin, begin + tokens, write=True)
+            self.visit_state(request, begin + tokens, write=True)
+        for request, begin, _ in rows if self.caching else ():
+            self.visit_kv(request, 0, begin // BLOCK * BLOCK, write=False)
+
+    def answer(self, step: Step) -> None:
+        self.side.failed(step.failed)
+        self.side.device_kv.release({request.request_id for request in step.loads})
+        self.side.answered(step.results)
+        for request in step.loads:
             request.waits = False
-            if request.restored:
-                self.visit(request, 0, request.num_computed_tokens, write=False)
+            if request in self.gone:
+                self.gone.remove(request)
+                self.release(request)
+            elif request.request_id not in step.failed:
+                self.visit_kv(request, 0, request.num_computed_tokens, write=False)
+                self.visit_state(request, request.num_computed_tokens, write=False)
+                self.name(request, KV_GROUPS, range(request.local + BLOCK, request.num_computed_tokens + 1, BLOCK))
+                if self.keeps(request, request.num_computed_tokens):
+                    self.name(request, STATE_GROUPS, [request.num_computed_tokens])
             else:  # it begins anew
-                request.num_computed_tokens = 0
+                request.num_computed_tokens = request.restored = 0
                 self.release(request)
 
     def sleep(self) -> None:
         """And wake up: the pages are lost, and the workers tell of their pools again."""
+        self.pool.forget_groups(range(4))
         for rank in self.ranks:
             for _ in range(2):
                 rank.side.detach_pages()
@@ -257,17 +380,20 @@ class Engine:
         request.stops.append(end)
         return end - start
 
-    def admit(self, scheduled: dict[str, int]) -> list[Request]:
+    def admit(self, scheduled: dict[str, int], offers: dict[str, list[tuple[int, int, int]]]) -> list[Request]:
         loads = []
         for request in list(self.waiting):
-            if request.waits or len(self.free) < 2 * len(request.all_token_ids) // BLOCK + 20:
+            free = self.pool.get_num_free_blocks()
+            if request.waits or free < 2 * len(request.all_token_ids) // BLOCK + 20:
                 continue
             if request.num_computed_tokens == 0:
-                request.shared_prefix_boundary = 0
                 local = self.local_hit(request)
                 found = self.side.match(request, local)
                 if found is None or (self.chance.random() < 0.1 and not self.local_hits):
                     continue
+                request.local = local
+                if self.caching:
+                    self.adopt(request, local)
                 if found and self.chance.random() < self.cuts:
                     self.allocate(request, local + found)
                     self.side.admit(request, request.blocks, found - BLOCK)
@@ -280,8 +406,9 @@ class Engine:
                 request.restored = found
                 request.num_computed_tokens = local + found
                 self.allocate(request, local + found)
-                if local:
-                    self.visit(request, 0, local, write=True)
+                if local and not self.caching:
+                    self.visit_kv(request, 0, local, write=True)
+                    self.visit_state(request, local, write=True)
                 self.side.admit(request, request.blocks, found)
                 if found:
                     request.waits = True
@@ -293,28 +420,26 @@ class Engine:
             self.running.append(request)
             if request.num_cached_tokens < 0:
                 request.num_cached_tokens, request.first_restored = request.num_computed_tokens, request.restored
-            scheduled[request.request_id] = self.chunk(request)
+            self.schedule(request, scheduled, offers)
         return loads
 
     def local_hit(self, request: Request) -> int:
-        """Tokens in vLLM's own cache: a random number here."""
-        whole = (len(request.all_token_ids) - 1) // BLOCK
-        return self.chance.randrange(whole + 1) * BLOCK if self.local_hits and self.chance.random() < 0.3 else 0
-
-    def offers(self, scheduled: dict[str, int]) -> dict[str, list[tuple[int, int, int]]]:
-        offers: dict[str, list[tuple[int, int, int]]] = {}
-        for name, tokens in scheduled.items():
-            request = self.requests[name]
-            end = request.num_computed_tokens + tokens
-            self.allocate(request, end)
-            kept = {(request.num_prompt_tokens - 1) // BLOCK * BLOCK, request.shared_prefix_boundary // BLOCK * BLOCK}
-            if end % BLOCK == 0 and end in kept:  # vLLM's sparse retention
-                offers[name] = [(group, request.blocks[group][end // BLOCK - 1], end) for group in STATE_GROUPS]
-        return offers
+        """Tokens in the engine's own cache."""
+        request.shared_prefix_boundary = 0
+        if not self.caching:
+            whole = (len(request.all_token_ids) - 1) // BLOCK
+            return self.chance.randrange(whole + 1) * BLOCK if self.local_hits and self.chance.random() < 0.3 else 0
+        if request.skip_reading_prefix_cache:
+            return 0
+        hit, kv = self.find(request)
+        request.shared_prefix_boundary = kv if kv > hit else 0
+        return hit
 
     def after(self, request: Request, tokens: int) -> None:
         """States that are passed go, whether they were offered or not; KV stays until the end."""
         request.num_computed_tokens += tokens
+        if tokens and request.kept:
+            self.name(request, STATE_GROUPS, [request.kept])
         for group in STATE_GROUPS:
             row = request.blocks[group]
             for k in range(len(row) - 1):
@@ -334,11 +459,14 @@ class Engine:
                 queue.remove(request)
         self.side.finished(request)
         self.requests.pop(request.request_id)
-        self.release(request)
+        if request.waits:  # its pages are written until the workers have answered
+            self.gone.append(request)
+        else:
+            self.release(request)
         self.finished.append(request)
 
     def drain(self) -> None:
-        while self.waiting or self.running:
+        while self.waiting or self.running or self.gone:
             self.step()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from stateport import runtime
 from stateport._arrays import TRANSFER, Int32s, Records
-from stateport.cache_options import SlotLayout, StartedRequest
+from stateport.cache_options import SessionOptions, SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState, OutOfMemory
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import random_seed
@@ -63,7 +63,7 @@ class Ledger:
 
     def __init__(self, model: Any, layout: CacheLayout, memory: int, sizes: Cut, *, requests: int, page_tokens: int,
                  eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False,
-                 integrity: bool = False) -> None:
+                 integrity: bool = False, sessions: SessionOptions | None = None) -> None:
         self.lock = threading.RLock()
         self._layout = layout
         state, page = layout.state_spec(), layout.page_spec(page_tokens)
@@ -80,6 +80,7 @@ class Ledger:
                        decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0),
             max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
             kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub, integrity=integrity,
+            sessions=sessions,
             hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores.begin(self.book)
@@ -385,6 +386,10 @@ class Ledger:
             now = self.book.advance_epoch(epoch)
             self._end()
             return now
+
+    def close_session(self, session: int) -> bool:
+        with self.lock:
+            return self.book.close_session(session)
 
     def close(self) -> None:
         """Writes the cache to files. Aborts running requests."""

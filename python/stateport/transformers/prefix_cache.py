@@ -12,7 +12,7 @@ from transformers import DynamicCache, StoppingCriteriaList
 
 from stateport import _library
 from stateport.cache_integrity import IntegrityUsage
-from stateport.cache_options import ArenaUsage, CacheStats, TierUsage
+from stateport.cache_options import ArenaUsage, CacheStats, SessionOptions, TierUsage
 from stateport.errors import BackendError, InvalidArgument
 from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
@@ -52,7 +52,8 @@ class PrefixCache:
     back. The memory in which the model computes is torch's, and is not cleared. integrity: each state is summed when it
     is kept, and compared before a request goes on from it. One that has changed meanwhile, or holds a NaN or an
     infinity, is taken back, and its tokens are computed again (integrity_usage); a hit waits for the device. KV is not
-    summed.
+    summed. sessions: named by ReuseHint.session of a request's hint, and ended by close_session, or by last_turn of a
+    hint; None: neither has such an effect.
 
     Until `close` a model that attends by "sdpa" attends by "stateport_sdpa": the same, without a mask of all pairs of
     tokens in passes that do not begin a prompt. The model's weights must not change while the cache lives. Any thread
@@ -62,7 +63,7 @@ class PrefixCache:
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096, speed: Speed | None = None,
                  skip_slow_hits: bool = True, eviction: str = "hix", hash_seed: int | None = None,
-                 scrub: bool = False, integrity: bool = False) -> None:
+                 scrub: bool = False, integrity: bool = False, sessions: SessionOptions | None = None) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -85,7 +86,7 @@ class PrefixCache:
             self.last: Served | None = None
             self._ledger = Ledger(model, self.layout, memory_bytes, sizes, requests=requests,
                                   page_tokens=self.page_tokens, eviction=eviction, tiers=tiers, hash_seed=hash_seed,
-                                  scrub=scrub, integrity=integrity)
+                                  scrub=scrub, integrity=integrity, sessions=sessions)
             undo.pop_all()
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -220,6 +221,13 @@ class PrefixCache:
         greater than the current one."""
         self._ledger.require_open()
         return self._ledger.weights_changed(epoch)
+
+    def close_session(self, session: int) -> bool:
+        """The session expects no further prompt: contents that no other one used are evicted before all others, until
+        the session speaks again. False: it is unknown, or was closed already. Raises InvalidState without `sessions`,
+        and InvalidArgument for 0, which is no session."""
+        self._ledger.require_open()
+        return self._ledger.close_session(session)
 
     def drain(self) -> None:
         """Writes the cache to files, so that another process, or the next run, finds it. Waits until it is written."""

@@ -148,6 +148,10 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                                       "that of its first connector alone, so name StateportConnector first")
         self._decides.open([metadata[rank].info for rank in sorted(metadata)])
 
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._decides.device_kv.bind(kv_cache_manager)
+
     def on_new_request(self, request: Any) -> None:
         self._requests[request.request_id] = request
 
@@ -173,6 +177,7 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def update_connector_output(self, connector_output: Any) -> None:
         self._decides.failed(connector_output.failed_recving)
+        self._decides.device_kv.release(connector_output.finished_recving or ())
         metadata = connector_output.kv_connector_worker_meta
         if metadata is not None:
             self._decides.answered(metadata.results)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hints of a vLLM request about the future of its contents: its kv_hints and its session_id."""
+"""The hints of a vLLM request about the future of its contents: its kv_hints, its session_id, and the positions that
+later prompts may leave it at."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +17,8 @@ from stateport._arrays import Int32s
 from stateport.eviction import ReuseHint
 
 _TOKEN_MAX = 2**31 - 1
+BREAKPOINTS = "stateport_breakpoints"  # key of extra_args and of kv_transfer_params
+_BREAKPOINTS_MAX = 8
 _SECONDS = ("lease_s", "ttl_s", "duration_s")  # names of how long a pin lasts
 
 
@@ -22,13 +26,14 @@ _SECONDS = ("lease_s", "ttl_s", "duration_s")  # names of how long a pin lasts
 class Hints:
     """Actions of one request that the cache understands. session: the number of its session, 0: none. demote: its
     contents are evicted first, once it has ended. pins: seconds that its prompt stays, of each action; 0: not said.
-    prefetches: prompts to load from tiers. ignored: actions without effect, by reason: "unknown" ones, and "malformed"
-    ones, whose payload cannot be read."""
+    prefetches: prompts to load from tiers. breakpoints: positions in the prompt where a state is wanted. ignored:
+    actions without effect, by reason: "unknown" ones, and "malformed" ones, whose payload cannot be read."""
 
     session: int = 0
     demote: bool = False
     pins: tuple[float, ...] = ()
     prefetches: tuple[Int32s, ...] = ()
+    breakpoints: tuple[int, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
@@ -48,9 +53,12 @@ def read_hints(request: Any) -> Hints:
 def _read(request: Any) -> Hints:
     session = _number_of(request, getattr(request, "session_id", None))
     envelope = getattr(request, "kv_hints", None)
-    if envelope is None:
-        return Hints(session) if session else _NONE
     pins, prefetches, ignored, demote = [], [], [], False
+    breakpoints: tuple[int, ...] = ()
+    try:
+        breakpoints = _breakpoints(request)
+    except Exception:
+        ignored.append("malformed")
     for kind, payload in _actions(envelope):
         try:
             if kind in ("retain", "pin"):
@@ -65,15 +73,28 @@ def _read(request: Any) -> Hints:
             ignored.append("malformed")
     if demote and not session:  # the request is a session by itself
         session = _number_of(request, f"request {getattr(request, 'request_id', '')}")
-    return Hints(session, demote, tuple(pins), tuple(prefetches), tuple(ignored))
+    return Hints(session, demote, tuple(pins), tuple(prefetches), breakpoints, tuple(ignored))
 
 
-_NONE = Hints()
+def _breakpoints(request: Any) -> tuple[int, ...]:
+    """Raises for others than at most 8 ascending positions in the prompt."""
+    named = None
+    for arguments in (getattr(request, "kv_transfer_params", None),
+                      getattr(getattr(request, "sampling_params", None), "extra_args", None)):
+        named = arguments.get(BREAKPOINTS, named) if isinstance(arguments, Mapping) else named
+    if named is None:
+        return ()
+    if not isinstance(named, (list, tuple)) or len(named) > _BREAKPOINTS_MAX or any(
+            isinstance(position, bool) or not isinstance(position, int) for position in named):
+        raise ValueError(named)
+    if any(a >= b for a, b in itertools.pairwise((0, *named, request.num_prompt_tokens + 1))):
+        raise ValueError(named)
+    return tuple(named)
 
 
 def _actions(envelope: Any) -> Iterator[tuple[str, Any]]:
     """(kind, payload) of each action; kind "": of another protocol."""
-    actions = _member(envelope, "actions")
+    actions = _member(envelope, "actions") if envelope is not None else ()
     known = str(_member(envelope, "protocol_version") or "0.1").split(".")[0] == "0"
     for action in actions if isinstance(actions, (list, tuple)) else ():
         version = str(_member(action, "action_version") or "1.0").split(".")[0]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Int32s, Records
+from stateport.vllm.device_kv import DeviceCopies
 
 
 @dataclasses.dataclass
@@ -32,16 +33,18 @@ class PlaceClears:
 
 @dataclasses.dataclass
 class StepPlan:
-    """One step. First `restores`, for the requests `restored`, which do not run in this step. Nothing is copied for the
-    requests `refused`: the worker reports their restores as failed. After the forward, in their order: `saves`, each of
-    them copies of pages to the host, places there that are set to zero before, or transfers between the host and files
-    (TRANSFER [n]). removed: images that some worker lacks."""
+    """One step. First `moves`, from vLLM's blocks to others of them (the second number of a pair), and `restores`, for
+    the requests `restored`, which do not run in this step. Nothing is copied for the requests `refused`: the worker
+    reports their restores as failed. After the forward, in their order: `saves`, each of them copies of pages to the
+    host, places there that are set to zero before, or transfers between the host and files (TRANSFER [n]). removed:
+    images that some worker lacks."""
 
     restores: PageCopies = dataclasses.field(default_factory=PageCopies)
     restored: list[str] = dataclasses.field(default_factory=list)
     refused: list[str] = dataclasses.field(default_factory=list)
     saves: list[PageCopies | PlaceClears | Records] = dataclasses.field(default_factory=list)
     removed: Records = dataclasses.field(default_factory=lambda: np.empty(0, IMAGE_KEY))
+    moves: PageCopies = dataclasses.field(default_factory=PageCopies)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +72,23 @@ class StepBuilder:
 
     def __init__(self) -> None:
         self._restores: dict[int, list[Int32s]] = {}
+        self._moves: dict[int, list[Int32s]] = {}
         self._saves: list[dict[int, list[Int32s]] | PlaceClears | Records] = []
         self._written: set[tuple[int, int]] = set()
         self.restored: list[str] = []
         self.refused: list[str] = []
+        self.device_copies: list[DeviceCopies] = []  # wished for: plan_step decides
         self.removed = np.empty(0, IMAGE_KEY)
 
     def restore(self, group: int, pages: Any, places: Any) -> None:
         """places on the host to vLLM's blocks `pages`."""
-        self._restores.setdefault(group, []).append(_pairs(pages, places))
+        if len(pages):
+            self._restores.setdefault(group, []).append(_pairs(pages, places))
+
+    def move(self, group: int, sources: Any, targets: Any) -> None:
+        """vLLM's blocks `sources` to its blocks `targets`."""
+        if len(sources):
+            self._moves.setdefault(group, []).append(_pairs(sources, targets))
 
     def transfer(self, transfers: Records) -> None:
         if len(transfers):
@@ -103,7 +114,8 @@ class StepBuilder:
 
     def build(self) -> StepPlan:
         saves = [PageCopies(_joined(save)) if isinstance(save, dict) else save for save in self._saves]
-        return StepPlan(PageCopies(_joined(self._restores)), self.restored, self.refused, saves, self.removed)
+        return StepPlan(PageCopies(_joined(self._restores)), self.restored, self.refused, saves, self.removed,
+                        PageCopies(_joined(self._moves)))
 
 
 def _pairs(pages: Any, places: Any) -> Int32s:

@@ -23,6 +23,7 @@ from stateport.errors import Error, InvalidArgument
 from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
+from stateport.vllm.device_kv import DeviceCopies, DeviceKv, written_blocks
 from stateport.vllm.events import PoolEvents
 from stateport.vllm.hints import Hints, read_hints
 from stateport.vllm.layout import PageLayout
@@ -95,6 +96,8 @@ class SchedulerSide:
         self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
         self._resets = 0
+        self._hints: dict[str, Hints] = {}  # of vLLM's requests that were looked up
+        self.device_kv = DeviceKv(layout.kv_groups, self._block)
         self._events = PoolEvents(layout, self._hash_seed) if options.kv_events else None
         self._clock = time.monotonic()
         self._cache: RequestCache | None = None
@@ -208,6 +211,7 @@ class SchedulerSide:
         held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
         usable = 0 if request.skip_reading_prefix_cache else held.reused
         request.shared_prefix_boundary = self._next_stop(held, max(local_tokens, usable))
+        self.device_kv.keep(request, local_tokens // self._block, usable // self._block)
         return max(usable - local_tokens, 0)
 
     def _is_crowded(self, search: str) -> bool:
@@ -217,11 +221,16 @@ class SchedulerSide:
                                      (search != "device" and self._waiting >= self._waiting_max))
 
     def _take_hints(self, request: Any) -> Hints:
-        """Reads and counts the hints of a prompt. Other prompts that they name are prefetched now."""
-        hints = read_hints(request)
+        """Reads and counts the hints of a prompt when it is looked up first. Other prompts that they name are
+        prefetched now."""
+        known = self._hints.get(request.request_id)
+        if known is not None:
+            return known
+        hints = self._hints[request.request_id] = read_hints(request)
         for reason in hints.ignored:
             self.counters.add("hints", 1, reason)
         self.counters.add("hints", int(hints.demote), "demote" if self.options.sessions else "refused")
+        self.counters.add("hints", int(bool(hints.breakpoints)), "breakpoints")
         for tokens in hints.prefetches:
             search, prefetch = self._loads.search, None
             with contextlib.suppress(Error):
@@ -338,12 +347,38 @@ class SchedulerSide:
             return
         held.restored = True
         first, end = held.local // self._block, held.reused // self._block
-        for group in self.layout.kv_groups:
-            self._step.restore(group, block_ids[group][first:end], held.kv[first:end])
+        tables = np.array([block_ids[group][:end] for group in self.layout.kv_groups], np.int32).T
+        columns, sources = self.device_kv.take(request, first, end)
+        if len(columns):
+            self._step.device_copies.append(DeviceCopies(sources, tables[columns], held.kv[columns]))
+        absent = np.setdiff1d(np.arange(first, end, dtype=np.int32), columns)
+        self._restore_kv(tables[absent], held.kv[absent])
         for group in self.layout.state_groups:
             self._step.restore(group, block_ids[group][end - 1:end], [held.slot])
         self._step.restored.append(request.request_id)
-        self.counters.add("restored_bytes", (end - first) * self._bytes[0] + self._bytes[1])
+        self.counters.add("restored_bytes", self._bytes[1])
+
+    def _restore_kv(self, targets: Int32s, places: Int32s) -> None:
+        """From places on the host [n] to vLLM's blocks [n, groups of KV]."""
+        for i, group in enumerate(self.layout.kv_groups):
+            self._step.restore(group, targets[:, i], places)
+        self.counters.add("restored_bytes", len(places) * self._bytes[0])
+
+    def _copy_on_device(self, requests: Mapping[str, Any], scheduled: Mapping[str, int], block_ids: BlockIds) -> None:
+        """KV that this very step computes is not there yet when the workers restore: it comes from the host. So does
+        all KV, if the blocks of the step are not known."""
+        tables = {name: block_ids(name) for name in scheduled}
+        known = {name: table for name, table in tables.items() if table is not None and name in requests}
+        written = written_blocks(self.layout.kv_groups, self._block, requests, {
+            name: scheduled[name] for name in known}, known)
+        for copies in self._step.device_copies:
+            late = np.isin(copies.sources, written).any(axis=1) | (len(known) < len(tables))
+            self._restore_kv(copies.targets[late], copies.places[late])
+            for i, group in enumerate(self.layout.kv_groups):
+                self._step.move(group, copies.sources[~late, i], copies.targets[~late, i])
+            there = int((~late).sum())
+            self.counters.add("device_tokens", there * self._block)
+            self.counters.add("device_bytes", there * self._bytes[0])
 
     def _refuse(self, request_id: str, held: Held, external_tokens: int) -> None:
         """vLLM waits for other tokens than those that a state follows. It hears that they could not be restored, and
@@ -383,9 +418,10 @@ class SchedulerSide:
     # --- Where the prefill stops -------------------------------------------------------------------------------------
 
     def _next_stop(self, held: Held, start: int) -> int:
-        """Where vLLM shall end the next chunk, so that a state is there: at the end of the cached prefix, and at
-        multiples of checkpoint_tokens. 0: anywhere."""
-        stops = [held.junction, held.branch // self._block * self._block]
+        """Where vLLM shall end the next chunk, so that a state is there: at the end of the cached prefix, at positions
+        that the request names, and at multiples of checkpoint_tokens. 0: anywhere."""
+        stops = [held.junction, *(position // self._block * self._block
+                                  for position in (held.branch, *held.hints.breakpoints))]
         if self._grid:
             stops.append((start // self._grid + 1) * self._grid)
         return min((stop for stop in stops if start < stop < held.prompt_tokens), default=0)
@@ -422,6 +458,8 @@ class SchedulerSide:
         for name, tokens in scheduled.items():
             if name in requests:
                 self._move_stop(requests[name], requests[name].num_computed_tokens + tokens)
+        if self._step.device_copies:
+            self._copy_on_device(requests, scheduled, block_ids)
         step, self._step = self._step, StepBuilder()
         return step.build()
 
@@ -496,6 +534,9 @@ class SchedulerSide:
         if self._traffic is not None:
             taken = self._traffic.ended(request, self._resets)
             self.counters.add("recorded" if taken else "unrecorded", 1)
+        self._hints.pop(request.request_id, None)
+        if self._events is not None:
+            self._events.ended(request.request_id)
         self.end(request.request_id)
 
     def close(self) -> None:

@@ -16,6 +16,8 @@ COUNTED = {
     "saved_states": ("States that were copied to the host", ""),
     "saved_bytes": ("Bytes of KV and states that were copied to the host, in each worker", ""),
     "restored_bytes": ("Bytes that were copied from the host, in each worker", ""),
+    "device_tokens": ("Restored tokens whose KV was still in vLLM's blocks, and was copied there", ""),
+    "device_bytes": ("Bytes of that KV, in each worker", ""),
     "loaded_bytes": ("Bytes of images that were loaded to the host, in each worker, by tier", "tier"),
     "unsaved": ("States that vLLM offered and that were not kept, by reason", "reason"),
     "failed_restores": ("Prompts whose pages could not be restored", ""),
@@ -25,7 +27,8 @@ COUNTED = {
     "found_images": ("Images that a find located", ""),
     "recorded": ("Requests that the recorder took", ""),
     "unrecorded": ("Requests that the recorder did not take, because its queue was full or it has ended", ""),
-    "hints": ("Actions of kv_hints, by kind, or by why they had no effect: unknown, malformed, refused", "action"),
+    "hints": ("Actions of kv_hints and named breakpoints, by kind, or by why they had no effect: unknown, malformed, "
+              "refused", "action"),
     "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 

@@ -40,10 +40,11 @@ _served: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDicti
 
 @dataclasses.dataclass
 class _Group:
-    """Copies of one of vLLM's groups, in both directions."""
+    """Copies of one of vLLM's groups, in both directions and between its pages."""
 
     to_host: SlotCopier
     to_pages: SlotCopier
+    between_pages: SlotCopier
 
 
 class WorkerSide:
@@ -106,7 +107,8 @@ class WorkerSide:
                 spec = StateSpec([part.spec(i) for i, (part, _) in enumerate(own)])
                 host = StateStore.view(spec, self._host[content][first:first + len(own)])
                 device_pages = StateStore.view(spec, [view for _, view in own])
-                self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages))
+                self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages),
+                                                    SlotCopier(device_pages, device_pages))
                 first += len(own)
 
     def detach_pages(self) -> None:
@@ -164,6 +166,8 @@ class WorkerSide:
         none of a step, beside those that the plan refuses."""
         names, refused = set(plan.restored), set(plan.refused)
         try:
+            for group, pairs in plan.moves.pages.items():
+                self._groups[group].between_pages.copy(pairs, _stream())
             for group, pairs in plan.restores.pages.items():
                 self._groups[group].to_pages.copy(pairs[:, ::-1], _stream())
             _settle_copies()

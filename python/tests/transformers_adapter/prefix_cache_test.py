@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -95,6 +96,27 @@ def test_other_weights_find_nothing_of_earlier_ones(tmp_path: pathlib.Path) -> N
         assert cache.weights_changed(7) == 7
         with pytest.raises(sp.InvalidArgument, match="epoch = 7"):
             cache.weights_changed(7)
+
+
+def test_contents_of_a_closed_session_are_evicted_first(model: Any) -> None:
+    options = budget(probe(model), states=4, tokens=80, longest=40)
+    with PrefixCache(model, eviction="lru", sessions=sp.SessionOptions(8), **options) as cache:
+        witness, prompts = Witness(model), [tuple(range(first, first + 37)) for first in (3, 50)]
+        for session, prompt in enumerate(prompts, 1):
+            witness.serve(cache, prompt, 1, hint=sp.ReuseHint(session=session))
+        assert [cache.close_session(2) for _ in range(2)] == [True, False]
+        draw = random.Random(1)
+        while cache.stats().evicted_states == 0:
+            witness.serve(cache, tuple(draw.choices(range(1, 120), k=37)), 1)
+        assert witness.serve(cache, prompts[0], 1)[1].reused_tokens == 36  # though it is older
+        assert witness.serve(cache, prompts[1], 1)[1].reused_tokens < 36
+        with pytest.raises(sp.InvalidArgument, match="session"):
+            cache.close_session(0)
+
+
+def test_without_sessions_none_is_closed(cache: PrefixCache) -> None:
+    with pytest.raises(sp.InvalidState, match="sessions"):
+        cache.close_session(1)
 
 
 @pytest.mark.parametrize("write_through", [False, True])

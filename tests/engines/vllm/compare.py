@@ -58,21 +58,39 @@ def problems(cold: dict[str, Any], plain: dict[str, Any], engines: dict[str, dic
     return found
 
 
+def compare_kept(cold: list[dict[str, Any]], kept: dict[str, Any]) -> list[str]:
+    """The engine with few blocks: the same bits, KV that was copied on the device, and no block that keeps an owner."""
+    cold_of, found = {row["name"]: row for row in cold}, []
+    for row in kept["rows"]:
+        text, worst = differs(row, cold_of[row["name"]])
+        if text != "equal" or worst != 0:
+            found.append(f"engine with few blocks, {row['name']}: text {text}, log-probabilities differ by {worst:.1e}")
+        if row["name"] == "shares 900 tokens" and row["restored"].get("host", 0) != 896:
+            found.append(f"engine with few blocks, {row['name']}: restored {row['restored']}, not 896 tokens")
+    for name in ("device_tokens", "device_bytes"):
+        if not kept["counters"].get(name):
+            found.append(f"engine with few blocks: {name} is 0")
+    return found
+
+
 def main() -> int:
     folder = pathlib.Path(sys.argv[1])
-    names = ("cold", "plain", "first", "second")
+    names = ("cold", "plain", "first", "second", "kept")
     out = {name: json.loads((folder / f"{name}.out.json").read_text()) for name in names}
     found = []
     print(f"{folder.name}: tokens reused in all, and those restored by stateport (4 at a time: of all four), from "
           "which tier; text and log-probabilities against a cold run")
     print(" " * 52 + "| first engine" + " " * 37 + "| second engine, the same files")
     print(ROW.format("request", "tokens", "plain", "logprobs", *("reused", "ours", "tier", "text", "logprobs") * 2))
-    for cold, plain, first, second in zip(*(engine["rows"] for engine in out.values()), strict=True):
+    for cold, plain, first, second in zip(*(out[name]["rows"] for name in names[:4]), strict=True):
         most = allowed(cold, plain)
         print(ROW.format(cold["name"], cold["prompt_tokens"], plain["reused"], f"{differs(plain, cold)[1]:.1e}",
                          *cells(first, cold, most), *cells(second, cold, most)))
         found += problems(cold, plain, {"first": first, "second": second})
-    for name in ("first", "second"):
+    found += compare_kept(out["cold"]["rows"], out["kept"])
+    found += [f"{name} engine: {count} blocks of vLLM have an owner at the end" for name in names
+              if (count := out[name]["owned_blocks"])]
+    for name in ("first", "second", "kept"):
         print(f"vLLM's metrics of the {name} engine: " +
               ", ".join(f"{key} {count:,}" for key, count in sorted(out[name]["counters"].items())))
     for line in found:

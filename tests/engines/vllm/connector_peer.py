@@ -24,7 +24,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
 from vllm.v1 import kv_cache_interface as specs
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import KVConnectorBlockState, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
@@ -110,6 +113,11 @@ def groups() -> Any:
     return specs.KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=found)
 
 
+def prompt(name: str) -> Request:
+    return Request(name, list(PROMPT), SamplingParams(max_tokens=4), None,
+                   block_hasher=get_request_block_hasher(BLOCK, sha256))
+
+
 class Engine:
     """Both sides of a connector, and pages."""
 
@@ -136,7 +144,7 @@ class Engine:
 
     def serve(self, name: str, first: int) -> int:
         """A prompt in blocks from `first` on: a load if there is a hit, then a pass. Answers restored tokens."""
-        request = Request(name, list(PROMPT), SamplingParams(max_tokens=4), None)
+        request = prompt(name)
         table = [list(range(first, first + 4)) for _ in groups().kv_cache_groups]
         blocks = types.SimpleNamespace(get_block_ids=lambda: tuple(table))
         self.scheduler.on_new_request(request)
@@ -208,6 +216,28 @@ def check_life(transfer: dict[str, Any]) -> None:
     engine.close()
 
 
+def check_device_kv(transfer: dict[str, Any]) -> None:
+    """KV comes from blocks of vLLM's own pool, where it has them: here their KV is not that of the host. No block keeps
+    an owner."""
+    engine, pool = Engine(transfer), BlockPool(BLOCKS, True, BLOCK)
+    engine.scheduler.bind_kv_cache_manager(types.SimpleNamespace(block_pool=pool))
+    engine.fill(0)
+    assert engine.serve("a", 1) == 0
+    kept = pool.get_new_blocks(3)
+    pool.cache_full_blocks(prompt("a"), kept, 0, 2, BLOCK, KV)
+    pool.free_blocks(reversed(kept))
+    host = engine.pages["kv.0"].clone()
+    engine.pages["kv.0"][1:3] = 1 + torch.arange(2).reshape(2, 1, 1, 1)
+    assert engine.serve("b", 8) == 48
+    assert [block.block_id for block in kept] == [1, 2, 3]
+    assert torch.equal(engine.pages["kv.0"][8:10], engine.pages["kv.0"][1:3])
+    assert torch.equal(engine.pages["kv.0"][10], host[3])
+    assert pool.get_num_free_blocks() == BLOCKS - 1 and all(block.ref_cnt == 0 for block in kept)
+    said = engine.scheduler.get_kv_connector_stats()
+    assert said.data.get("StateportConnector", said).data["device_tokens"] == 2 * BLOCK
+    engine.close()
+
+
 def check_statistics(transfer: dict[str, Any]) -> Any:
     """Statistics of a scheduler go to another process as plain data and are added up there. Returns that data."""
     engine = Engine(transfer)
@@ -253,10 +283,13 @@ def main() -> None:
     given = parser.parse_args()
     assert vllm.__version__.startswith(given.wanted), (vllm.__version__, given.wanted)
     torch.manual_seed(int(os.environ.get("STATEPORT_TEST_FIRST_SEED", "1")))
+    init_none_hash(sha256)
     with sp.Runtime(host_threads=1):
         check_metrics(multi(ours(), another()), check_statistics(multi(ours(), another())))
         for transfer in (ours(), multi(ours(), another()), multi(another(), ours())):
             check_life(transfer)
+        for transfer in (ours(), multi(another(), ours())):
+            check_device_kv(transfer)
         check_statistics(ours())
         refused(multi(ours(), ours()), "another StateportConnector serves this engine")
         refused(multi(another(handshake=True), ours()), "the workers' handshake is a Handshake")

@@ -3,7 +3,8 @@
 # StateportConnector in vLLM as it is published, on the CPU: tests/engines/vllm/run.sh [MODEL…]
 #   lfm2, granite, qwen3_next, tiny, with random weights: what plain vLLM and stateport reuse of each prompt, from which
 #   tier, and whether tokens and log-probabilities are bit for bit those of a cold run. Then a second engine starts over
-#   the files that the first one left; and two engines that run at a time share a Mooncake Store (sharing.py).
+#   the files that the first one left; another one has few blocks, so that vLLM still has KV of a prompt when the
+#   prompt's states are gone; and two engines that run at a time share a Mooncake Store (sharing.py).
 #   Without Mooncake that part is left out, which is said.
 # Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py), and the connector runs
 # under vLLM's own classes without an engine (connector_peer.py): also with the Python files of the newest vLLM, of which
@@ -119,7 +120,7 @@ for model in "${models[@]}"; do
   run_python "$folder" "$here/models.py" "$work/model" "$model" >"$work/model.log" 2>&1 ||
     fail "the model $model could not be made" "read $work/model.log"
   run_python "$folder" "$here/scenario.py" "$work" "$model"
-  for job in cold plain first second; do
+  for job in cold plain first second kept; do
     say "$model: $job"
     run_python "$folder" "$here/serve.py" "$work/$job.json" >"$work/$job.log" 2>&1 ||
       fail "the engine '$job' of $model failed" "$(tail -n 3 "$work/$job.log")" "read $work/$job.log"

@@ -32,7 +32,7 @@ def engine(job: dict[str, Any]) -> LLM:
     return LLM(job["model"], dtype=job["dtype"], skip_tokenizer_init=True, enforce_eager=True, seed=16,
                enable_prefix_caching=True, max_model_len=4096, max_num_seqs=4,
                max_num_batched_tokens=job["batched_tokens"], prefix_cache_retention_interval=job["retention"],
-               disable_log_stats=False, kv_transfer_config=transfer)
+               num_gpu_blocks_override=job.get("blocks"), disable_log_stats=False, kv_transfer_config=transfer)
 
 
 def restored(llm: LLM) -> dict[str, int]:
@@ -45,6 +45,12 @@ def counted(llm: LLM) -> dict[str, int]:
     return {":".join([metric.name.removeprefix(OURS), *(metric.labels[name] for name in ("tier", "reason")
                                                         if name in metric.labels)]): int(metric.value)
             for metric in llm.get_metrics() if metric.name.startswith(OURS) and metric.value}
+
+
+def owned_blocks(llm: LLM) -> int:
+    """Of vLLM's pool, once all requests have ended."""
+    pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    return sum(block.ref_cnt > 0 for block in pool.blocks if not block.is_null)
 
 
 def serve(llm: LLM, call: dict[str, Any], earlier: dict[str, list[int]]) -> list[dict[str, Any]]:
@@ -93,9 +99,9 @@ def main() -> None:
             raise RuntimeError("vLLM did not reset its cache")
         rows += serve(llm, call, earlier)
         tell(call.get("tell"))
-    counters = counted(llm)
+    counters, owned = counted(llm), owned_blocks(llm)
     llm.llm_engine.engine_core.shutdown()  # also ends the writes to files
-    pathlib.Path(job["out"]).write_text(json.dumps({"rows": rows, "counters": counters}))
+    pathlib.Path(job["out"]).write_text(json.dumps({"rows": rows, "counters": counters, "owned_blocks": owned}))
 
 
 if __name__ == "__main__":
