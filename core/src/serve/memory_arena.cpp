@@ -156,7 +156,6 @@ void MemoryArena::balance(std::optional<MemoryPart> without_room) {
     age_lack(part);
     if (missing == 0) continue;
     map(part, missing);
-    give_short(part);
     const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
     const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
                                 (can_map() ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
@@ -193,27 +192,13 @@ void MemoryArena::map(Part& part, std::int32_t extents) {
   }
 }
 
-/// A part that still lacks memory gives its short extent away, if that is empty, and gets a full one for it.
-void MemoryArena::give_short(Part& part) {
-  if (part.count(Extent::unmapped) == 0 || part.count(Extent::mapped) <= part.least) return;
-  if (missing_extents(part) == 0 || !can_map() || !has_empty_short(part)) return;
-  choose(part, part.last());
-  index_.close(part.name, closing_);
-  closing_.clear();
-  chosen_.clear();
-  decide(MemoryMove::Kind::unmap, part, part.last());
-}
-
-bool MemoryArena::has_empty_short(const Part& part) const {
-  return part.is_short(part.last()) && part.extents.back() == Extent::mapped && is_empty(part, part.last());
-}
-
 /// Takes extents of at least these bytes from a part, as far as it can spare them: those with the least content. The
 /// search for empty ones goes round. False: it takes none.
 bool MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
   const auto wanted = std::min<std::int64_t>(ceil_div(bytes, from.shape.bytes), spare_extents(from, kept));
   chosen_.clear();
-  if (wanted > 0 && has_empty_short(from)) choose(from, from.last());
+  if (wanted > 0 && from.is_short(from.last()) && from.extents.back() == Extent::mapped && is_empty(from, from.last()))
+    choose(from, from.last());
   for (std::size_t i = 0; i < from.extents.size() && std::ssize(chosen_) < wanted; ++i) {
     const std::int32_t e = std::exchange(from.next_to_give, from.after(from.next_to_give));
     if (from.extents[static_cast<std::size_t>(e)] == Extent::mapped && is_empty(from, e)) choose(from, e);

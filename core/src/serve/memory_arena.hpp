@@ -82,7 +82,7 @@ class MemoryArena final : public CacheArena {
     [[nodiscard]] std::int32_t size(std::int32_t extent) const noexcept {
       return first(extent) + shape.count <= numbers ? shape.count : numbers - first(extent);
     }
-    /// The last extent may have fewer numbers than its memory holds. It is the last to be mapped and the first to go.
+    /// The last extent may have fewer numbers than its memory holds. It is the last to be mapped, and the first to go if it is empty.
     [[nodiscard]] std::int32_t last() const noexcept { return static_cast<std::int32_t>(extents.size()) - 1; }
     [[nodiscard]] bool is_short(std::int32_t extent) const noexcept { return size(extent) < shape.count; }
     [[nodiscard]] NumberRange numbers_of(std::int32_t extent) const noexcept { return {first(extent), size(extent)}; }
@@ -107,8 +107,6 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] std::int32_t spare_extents(const Part& part, std::int32_t kept) const noexcept;
   [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
   void map(Part& part, std::int32_t extents);
-  void give_short(Part& part);
-  [[nodiscard]] bool has_empty_short(const Part& part) const;
   void give_to_request(Part& from, std::int64_t bytes);
   bool give(Part& from, std::int64_t bytes, std::int32_t kept);
   void choose(Part& from, std::int32_t extent);
