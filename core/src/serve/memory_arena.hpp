@@ -82,7 +82,8 @@ class MemoryArena final : public CacheArena {
     [[nodiscard]] std::int32_t size(std::int32_t extent) const noexcept {
       return first(extent) + shape.count <= numbers ? shape.count : numbers - first(extent);
     }
-    /// The last extent may have fewer numbers than its memory holds. It is the last to be mapped, and the first to go if it is empty.
+    /// The last extent may have fewer numbers than its memory holds. It is the last to be mapped, and the first to go
+    /// if it is empty.
     [[nodiscard]] std::int32_t last() const noexcept { return static_cast<std::int32_t>(extents.size()) - 1; }
     [[nodiscard]] bool is_short(std::int32_t extent) const noexcept { return size(extent) < shape.count; }
     [[nodiscard]] NumberRange numbers_of(std::int32_t extent) const noexcept { return {first(extent), size(extent)}; }
