@@ -32,6 +32,13 @@ if(STATEPORT_PINNED)
   # std::random_device would need the newest glibc.
   target_link_options(${stateport_wheel_target} PRIVATE -static-libstdc++ "LINKER:--gc-sections")
 endif()
+if(STATEPORT_BACKEND STREQUAL "CUDA" AND NOT STATEPORT_CORE_ONLY)
+  # Its functions are found before those of libcuda, which is then not needed.
+  find_package(CUDAToolkit REQUIRED)
+  target_sources(${stateport_wheel_target} PRIVATE "${stateport_SOURCE_DIR}/backends/src/cuda/driver_calls.cpp")
+  target_include_directories(${stateport_wheel_target} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_options(${stateport_wheel_target} PRIVATE "LINKER:--as-needed")
+endif()
 install(TARGETS ${stateport_wheel_target} EXPORT stateport-wheel COMPONENT python FILE_SET HEADERS COMPONENT python)
 install(FILES c/python/stateport_c.py DESTINATION . RENAME _c.py COMPONENT python)
 

@@ -115,7 +115,7 @@ choose_processor() {
   [ "$arch" != "$(uname -m)" ] || return 0
   command -v "$compiler" >/dev/null || fail "$compiler was not found: Debian's package is g++-${arch/_/-}-linux-gnu"
   defines+=(CMAKE_SYSTEM_NAME=Linux "CMAKE_SYSTEM_PROCESSOR=$arch" "CMAKE_CXX_COMPILER=$compiler"
-    "CMAKE_C_COMPILER=$arch-linux-gnu-gcc")
+    "CMAKE_C_COMPILER=$arch-linux-gnu-gcc" "CMAKE_FIND_ROOT_PATH=/usr/$arch-linux-gnu" CMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY)
   export _PYTHON_HOST_PLATFORM=linux-$arch LD_LIBRARY_PATH=/usr/$arch-linux-gnu/lib
   other_openssl "$arch"
 }
@@ -154,7 +154,7 @@ repair() {
     do_it cp "$wheel" "$out/"  # libamdhip64 is the machine's: no tag of manylinux allows that
     return
   fi
-  do_it auditwheel repair --plat "manylinux_${glibc}_$arch" --exclude libcuda.so.1 -w "$out" "$wheel"
+  do_it auditwheel repair --plat "manylinux_${glibc}_$arch" -w "$out" "$wheel"
 }
 
 "choose_$flavor"
