@@ -89,7 +89,7 @@ def library() -> ctypes.CDLL:
     path = library_path()
     try:
         loaded = ctypes.CDLL(str(path))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:  # the latter up to Python 3.11, for a name that is no UTF-8
         raise BackendError(f"the library {path} cannot be loaded: {error}") from error
     if not hasattr(loaded, "stateport_last_error") or not hasattr(loaded, "stateport_version"):
         raise BackendError(f"the library {path} is none of stateport")

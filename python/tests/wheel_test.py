@@ -112,23 +112,3 @@ def test_a_library_that_is_not_there_is_named() -> None:
     environment = {**os.environ, "STATEPORT_LIBRARY": "no/such/library.so"}
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert "no/such/library.so" in said.stdout
-
-
-@pytest.mark.parametrize("others", [["stateport_cu13"], ["stateport_rocm", "stateport_cu12"]])
-def test_two_distributions_in_one_folder_are_refused_by_name(tmp_path: pathlib.Path, others: list[str]) -> None:
-    (tmp_path / "stateport").symlink_to(pathlib.Path(stateport.__file__).parent)
-    program = ("import stateport\ntry:\n    print(stateport.version())\n"
-               "except stateport.BackendError as error:\n    print(error)")
-
-    def said(*names: str) -> str:
-        for name in names:
-            (tmp_path / f"{name}-0.1.0.dist-info").mkdir()
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "STATEPORT_LIBRARY": str(stateport.library_path())}
-        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                              env=environment).stdout.strip()
-
-    # Neither a report's package nor one distribution alone is refused.
-    assert said("stateport", "stateport_report") == stateport.version()
-    refusal = said(*others)
-    names = sorted(name.replace("_", "-") for name in [*others, "stateport"])
-    assert f"pip uninstall {' '.join(names)}`" in refusal and str(tmp_path) in refusal
