@@ -73,8 +73,8 @@ def library_path() -> pathlib.Path:
 
 
 def require_one_distribution(site: pathlib.Path) -> None:
-    """Raises BackendError if several distributions of stateport are installed in the folder `site`. Each of them has the
-    package `stateport`: the one that was installed last has overwritten files of the others."""
+    """Raises BackendError if several distributions of stateport are installed in the folder `site`. Each of them has
+    the package `stateport`: the one that was installed last has overwritten files of the others."""
     found = sorted(match[1].replace("_", "-") for path in site.glob("stateport*.dist-info")
                    if (match := re.match(r"(stateport(?:_cu\d+|_rocm)?)-", path.name)))
     if len(found) > 1:

@@ -171,8 +171,8 @@ choose_sources
 bundle OpenSSL "$work/openssl-$arch/usr/share/doc/libssl-dev/copyright" /usr/share/doc/libssl-dev/copyright /usr/share/doc/openssl*/LICENSE*
 bundle gcc /usr/share/doc/gcc-12-base/copyright /usr/share/doc/libgcc-s1/copyright /usr/share/doc/libgcc*/COPYING*
 defines+=("STATEPORT_LICENSE_FILES=$(IFS=';' && echo "${licenses[*]}")")
-if [ ! -x "$work/tools/bin/auditwheel" ]; then
-  do_it python3 -m venv "$work/tools"
+if ! "$work/tools/bin/python3" -c 'import auditwheel' 2>/dev/null; then
+  do_it python3 -m venv --clear "$work/tools"
   do_it "$work/tools/bin/pip" install -q --disable-pip-version-check "${tools[@]}"
 fi
 PATH=$work/tools/bin:$PATH
