@@ -2,7 +2,8 @@
 # Every library that the project uses, found or fetched. An installed package is taken first; what is missing is
 # downloaded from its upstream release, pinned by SHA-256 in dependencies.json, unless STATEPORT_FETCH_DEPENDENCIES is
 # OFF. With STATEPORT_PINNED no installed package is taken but OpenSSL. FETCHCONTENT_SOURCE_DIR_<NAME> names a folder of
-# sources instead of a download. The pins are those of the Conan Center recipes (August 2026); Kokkos' is that of its release page.
+# sources instead of a download. The pins are those of the Conan Center recipes (August 2026); those of Kokkos and hiredis
+# are of their release pages.
 include_guard(GLOBAL)
 include(FetchContent)
 include(StateportSbom)

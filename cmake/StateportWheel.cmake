@@ -28,8 +28,8 @@ target_sources(${stateport_wheel_target} PUBLIC
 set_target_properties(${stateport_wheel_target} PROPERTIES
   OUTPUT_NAME ${stateport_wheel_name} EXPORT_NAME ${stateport_wheel_module} INSTALL_RPATH "$ORIGIN")
 if(STATEPORT_PINNED)
-  # Older distributions have an older libstdc++. Nothing of it crosses the C interface. What is not called goes: else its
-  # std::random_device would need the newest glibc.
+  # Older distributions have an older libstdc++. Nothing of it crosses the C interface. Sections that nothing calls are
+  # removed: std::random_device would need the newest glibc.
   target_link_options(${stateport_wheel_target} PRIVATE -static-libstdc++ "LINKER:--gc-sections")
 endif()
 if(STATEPORT_BACKEND STREQUAL "CUDA" AND NOT STATEPORT_CORE_ONLY)
