@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every library that the project uses, found or fetched. An installed package is taken first; what is missing is
 # downloaded from its upstream release, pinned by SHA-256 in dependencies.json, unless STATEPORT_FETCH_DEPENDENCIES is
-# OFF. The pins are those of the Conan Center recipes (August 2026); Kokkos' is that of its release page.
+# OFF. With STATEPORT_PINNED no installed package is taken but OpenSSL. FETCHCONTENT_SOURCE_DIR_<NAME> names a folder of
+# sources instead of a download. The pins are those of the Conan Center recipes (August 2026); those of Kokkos and hiredis
+# are of their release pages.
 include_guard(GLOBAL)
 include(FetchContent)
 include(StateportSbom)
@@ -18,6 +20,14 @@ function(stateport_report_missing name why)
     "  * let the project provide everything: cmake/bootstrap.sh test.")
 endfunction()
 
+# stateport_find(NAME): find_package, or not found where pinned releases are wanted.
+macro(stateport_find name)
+  set(${name}_FOUND OFF)
+  if(NOT STATEPORT_PINNED)
+    find_package(${name} ${ARGN} QUIET)
+  endif()
+endmacro()
+
 # Makes the targets of the pinned release of `name`. Warnings of other projects do not stop the build.
 function(stateport_fetch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "HEADERS_ONLY" "" "OPTIONS")
@@ -33,6 +43,9 @@ function(stateport_fetch name)
   endforeach()
   set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  if(STATEPORT_PINNED)
+    set(BUILD_SHARED_LIBS OFF)
+  endif()
   set(CMAKE_UNITY_BUILD OFF)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   set(headers_only_arguments)
@@ -45,13 +58,19 @@ function(stateport_fetch name)
   FetchContent_MakeAvailable(${name})
   string(TOLOWER ${name} lower)
   set(stateport_${name}_source "${${lower}_SOURCE_DIR}" PARENT_SCOPE)
-  stateport_sbom_add_pinned(${name})
+  stateport_add_licenses(${name} "${${lower}_SOURCE_DIR}")
+  string(TOUPPER ${name} upper)
+  if(FETCHCONTENT_SOURCE_DIR_${upper})
+    stateport_sbom_add_component(${name} "" "" "")
+  else()
+    stateport_sbom_add_pinned(${name})
+  endif()
 endfunction()
 
 # stateport_need(NAME target …): find_package, else the pinned release.
 macro(stateport_need name target)
   if(NOT TARGET ${target})
-    find_package(${name} QUIET)
+    stateport_find(${name})
     if(${name}_FOUND)
       message(STATUS "Found ${name} ${${name}_VERSION}")
       stateport_sbom_add(${name} "${${name}_VERSION}" ${target})
@@ -62,6 +81,7 @@ macro(stateport_need name target)
 endmacro()
 
 if(NOT TARGET OpenSSL::Crypto)
+  set(OPENSSL_USE_STATIC_LIBS ${STATEPORT_PINNED})
   find_package(OpenSSL QUIET COMPONENTS Crypto)
   if(NOT OpenSSL_FOUND)
     stateport_report_missing(OpenSSL "its libcrypto and headers")
@@ -82,7 +102,9 @@ endif()
 stateport_need(nlohmann_json nlohmann_json::nlohmann_json
   OPTIONS JSON_BuildTests=OFF JSON_Install=OFF)
 
-find_path(STATEPORT_XXHASH_INCLUDE xxhash.h)
+if(NOT STATEPORT_PINNED)
+  find_path(STATEPORT_XXHASH_INCLUDE xxhash.h)
+endif()
 if(NOT STATEPORT_XXHASH_INCLUDE)
   stateport_fetch(xxHash HEADERS_ONLY)
   set(STATEPORT_XXHASH_INCLUDE "${stateport_xxHash_source}")
@@ -109,14 +131,6 @@ endif()
 
 if(STATEPORT_VALKEY AND NOT STATEPORT_CORE_ONLY)
   include(StateportHiredis)
-  if(STATEPORT_HIREDIS)
-    message(STATUS "Found hiredis: ${STATEPORT_HIREDIS_LIBRARY} (TLS: ${STATEPORT_HIREDIS_TLS})")
-    stateport_version_in_header(stateport_hiredis_version "${STATEPORT_HIREDIS_INCLUDE}/hiredis/hiredis.h" HIREDIS_
-      MAJOR MINOR PATCH)
-    stateport_sbom_add_file(hiredis "${stateport_hiredis_version}" "${STATEPORT_HIREDIS_LIBRARY}")
-  else()
-    message(STATUS "hiredis is not installed: ValkeyStore is not built (Debian package: libhiredis-dev)")
-  endif()
 endif()
 
 if(STATEPORT_BUILD_TESTS)

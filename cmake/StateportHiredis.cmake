@@ -2,6 +2,31 @@
 # stateport::hiredis, if hiredis 1.0 or newer is here, and what it brings for TLS: sets STATEPORT_HIREDIS and
 # STATEPORT_HIREDIS_TLS. hiredis' own CMake package is not asked: it names its targets differently from version to
 # version.
+
+# The pinned release, with TLS, as a static library. Its own CMakeLists.txt is not used: it makes no hiredis/hiredis.h.
+function(stateport_pinned_hiredis)
+  stateport_fetch(hiredis HEADERS_ONLY)
+  find_package(OpenSSL REQUIRED COMPONENTS SSL)
+  set(sources alloc.c async.c hiredis.c net.c read.c sds.c sockcompat.c ssl.c)
+  list(TRANSFORM sources PREPEND "${stateport_hiredis_source}/")
+  set(include "${PROJECT_BINARY_DIR}/hiredis-include")
+  file(MAKE_DIRECTORY "${include}")
+  file(CREATE_LINK "${stateport_hiredis_source}" "${include}/hiredis" SYMBOLIC)
+  add_library(stateport_hiredis STATIC ${sources})
+  add_library(stateport::hiredis ALIAS stateport_hiredis)
+  set_target_properties(stateport_hiredis PROPERTIES POSITION_INDEPENDENT_CODE ON C_STANDARD 99 UNITY_BUILD OFF)
+  target_include_directories(stateport_hiredis SYSTEM PUBLIC "${include}")
+  target_link_libraries(stateport_hiredis PUBLIC OpenSSL::SSL)
+endfunction()
+
+if(STATEPORT_PINNED)
+  enable_language(C)
+  stateport_pinned_hiredis()
+  set(STATEPORT_HIREDIS ON)
+  set(STATEPORT_HIREDIS_TLS ON)
+  return()
+endif()
+
 find_path(STATEPORT_HIREDIS_INCLUDE hiredis/hiredis.h)
 find_library(STATEPORT_HIREDIS_LIBRARY hiredis)
 find_library(STATEPORT_HIREDIS_SSL_LIBRARY hiredis_ssl)
@@ -23,6 +48,14 @@ if(STATEPORT_HIREDIS AND STATEPORT_HIREDIS_SSL_LIBRARY)
   endif()
 endif()
 
+if(STATEPORT_HIREDIS)
+  message(STATUS "Found hiredis: ${STATEPORT_HIREDIS_LIBRARY} (TLS: ${STATEPORT_HIREDIS_TLS})")
+  stateport_version_in_header(stateport_hiredis_version "${STATEPORT_HIREDIS_INCLUDE}/hiredis/hiredis.h" HIREDIS_
+    MAJOR MINOR PATCH)
+  stateport_sbom_add_file(hiredis "${stateport_hiredis_version}" "${STATEPORT_HIREDIS_LIBRARY}")
+else()
+  message(STATUS "hiredis is not installed: ValkeyStore is not built (Debian package: libhiredis-dev)")
+endif()
 if(STATEPORT_HIREDIS AND NOT TARGET stateport::hiredis)
   add_library(stateport::hiredis INTERFACE IMPORTED GLOBAL)
   set_target_properties(stateport::hiredis PROPERTIES INTERFACE_LINK_LIBRARIES "${STATEPORT_HIREDIS_LIBRARY}")

@@ -44,6 +44,7 @@ macro(stateport_fetch_kokkos)
     # Kokkos built here leaves OpenMP to its users; a found one looks for it in its package file.
     find_package(OpenMP REQUIRED COMPONENTS CXX)
   endif()
+  set(CMAKE_CXX_STANDARD 20)  # of Kokkos 4; the default is 17
   stateport_fetch(Kokkos
     OPTIONS ${stateport_kokkos_options})
   set(Kokkos_COMPILE_LANGUAGE ${stateport_kokkos_language})
@@ -54,7 +55,7 @@ stateport_require_toolkit()
 set(STATEPORT_BUNDLES_KOKKOS OFF)
 if(NOT TARGET Kokkos::kokkos)
   # separable_compilation: a CUDA Kokkos must not put its launcher before every compile of the project.
-  find_package(Kokkos 4.6 QUIET COMPONENTS separable_compilation)
+  stateport_find(Kokkos 4.6 COMPONENTS separable_compilation)
   if(Kokkos_FOUND)
     message(STATUS "Found Kokkos ${Kokkos_VERSION} for ${Kokkos_DEVICES}: ${Kokkos_DIR}")
     set(stateport_kokkos_target Kokkos::kokkos)

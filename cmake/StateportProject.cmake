@@ -43,14 +43,14 @@ macro(stateport_compile_in_batches)
   endif()
 endmacro()
 
-# Shared libraries export versioned symbols of stateport alone. Not where Kokkos is a static library: then each of ours
-# has a part of it, and they find each other's only while all is visible.
+# Shared libraries export versioned symbols of stateport alone. Not where several of ours share a static Kokkos: then each
+# of them has a part of it, and they find each other's only while all is visible.
 function(stateport_restrict_exports target)
   get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL "SHARED_LIBRARY" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
     return()
   endif()
-  if(TARGET Kokkos::kokkoscore)
+  if(BUILD_SHARED_LIBS AND TARGET Kokkos::kokkoscore)
     get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
     if(NOT kokkos_type STREQUAL "SHARED_LIBRARY")
       message(STATUS "${target}: all symbols stay visible, because Kokkos is a static library")
@@ -103,12 +103,9 @@ function(stateport_add_module name)
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name} OUTPUT_NAME stateport-${output_name} VERIFY_INTERFACE_HEADER_SETS ON
     POSITION_INDEPENDENT_CODE ON
-    INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}")  # an installed library finds those that it needs beside it
-  # A wheel has no links between files, and one version of the library.
-  if(NOT SKBUILD)
-    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
-      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})  # before 1.0 a minor version may break its users
-  endif()
+    INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}"  # an installed library finds those that it needs beside it
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})  # before 1.0 a minor version may break its users
   stateport_restrict_exports(${target})
   install(TARGETS ${target} EXPORT stateport-targets FILE_SET HEADERS)
 endfunction()

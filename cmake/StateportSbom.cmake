@@ -137,6 +137,17 @@ function(stateport_sbom_add_pinned name)
   stateport_sbom_add_component(${name} "${version}" "${sha256}" "${url}")
 endfunction()
 
+# stateport_add_licenses(NAME FOLDER): the licence files in FOLDER, the sources of a library that is linked statically,
+# for wheels. Stops if there is none.
+function(stateport_add_licenses name folder)
+  file(GLOB files LIST_DIRECTORIES OFF "${folder}/LICEN[CS]E*" "${folder}/COPYING*" "${folder}/Copyright*")
+  if(NOT files)
+    message(FATAL_ERROR "${name}: there is no licence in ${folder}")
+  endif()
+  list(TRANSFORM files PREPEND "${name}=")
+  set_property(GLOBAL APPEND PROPERTY stateport_licenses ${files})
+endfunction()
+
 # Writes stateport.cdx.json and installs it.
 function(stateport_write_sbom)
   if(SKBUILD)
@@ -175,7 +186,8 @@ function(stateport_write_sbom)
   string(JSON bom SET "${bom}" dependencies 0 dependsOn "${dependencies}")
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/stateport.cdx.json" CONTENT "${bom}\n" @ONLY)
   if(SKBUILD)  # a wheel: where PEP 770 looks for it
-    install(FILES "${PROJECT_BINARY_DIR}/stateport.cdx.json" DESTINATION "${SKBUILD_METADATA_DIR}/sboms")
+    install(FILES "${PROJECT_BINARY_DIR}/stateport.cdx.json" DESTINATION "${SKBUILD_METADATA_DIR}/sboms"
+      COMPONENT python)
   else()
     install(FILES "${PROJECT_BINARY_DIR}/stateport.cdx.json" DESTINATION "${CMAKE_INSTALL_DATADIR}/stateport")
   endif()

@@ -12,6 +12,7 @@ import functools
 import operator
 import os
 import pathlib
+import re
 import threading
 import traceback
 import weakref
@@ -71,12 +72,24 @@ def library_path() -> pathlib.Path:
                        "variable STATEPORT_LIBRARY is not set")
 
 
+def require_one_distribution(site: pathlib.Path) -> None:
+    """Raises BackendError if several distributions of stateport are installed in the folder `site`. Each of them has
+    the package `stateport`: the one that was installed last has overwritten files of the others."""
+    found = sorted(match[1].replace("_", "-") for path in site.glob("stateport*.dist-info")
+                   if (match := re.match(r"(stateport(?:_cu\d+|_rocm)?)-", path.name)))
+    if len(found) > 1:
+        names = " ".join(found)
+        raise BackendError(f"{' and '.join(found)} are installed in {site}, and each holds the package stateport: "
+                           f"run `pip uninstall {names}`, then install one of them")
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
+    require_one_distribution(pathlib.Path(__file__).parents[1])
     path = library_path()
     try:
         loaded = ctypes.CDLL(str(path))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:  # the latter up to Python 3.11, for a name that is no UTF-8
         raise BackendError(f"the library {path} cannot be loaded: {error}") from error
     if not hasattr(loaded, "stateport_last_error") or not hasattr(loaded, "stateport_version"):
         raise BackendError(f"the library {path} is none of stateport")

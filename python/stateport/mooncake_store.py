@@ -29,10 +29,12 @@ class MooncakeStore(ClientStore):
                 metadata_server: str = "P2PHANDSHAKE", protocol: str = "tcp", devices: str = "",
                 segment_bytes: int = 0, buffer_bytes: int = 128 << 20, **options: Any) -> MooncakeStore:
         """Sets a client up, which ends with the store. segment_bytes: of this machine's memory that the store may use
-        for everybody's objects. buffer_bytes: of the client's own. Raises BackendError if the master cannot be
-        reached."""
-        from mooncake.store import MooncakeDistributedStore
-
+        for everybody's objects. buffer_bytes: of the client's own. Raises BackendError if the package
+        mooncake-transfer-engine cannot be imported, or the master cannot be reached."""
+        try:
+            from mooncake.store import MooncakeDistributedStore
+        except ImportError as error:
+            raise BackendError(f"MooncakeStore.connect needs the package mooncake-transfer-engine: {error}") from error
         client = MooncakeDistributedStore()
         code = client.setup(local_hostname, metadata_server, segment_bytes, buffer_bytes, protocol, devices, master)
         if code:

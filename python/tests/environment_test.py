@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +49,23 @@ def test_a_variable_of_a_password_is_read_or_refused_without_showing_it(seed: in
     with pytest.raises(sp.Error) as problem:  # no server listens there
         open_store({"store": "valkey", "unix_socket": "no/socket", "password_variable": "STATEPORT_TEST_PASSWORD"})
     assert "sesame" not in str(problem.value)
+
+
+@pytest.mark.parametrize("others", [["stateport_cu13"], ["stateport_rocm", "stateport_cu12"]])
+def test_two_distributions_in_one_folder_are_refused_by_name(tmp_path: pathlib.Path, others: list[str]) -> None:
+    (tmp_path / "stateport").symlink_to(pathlib.Path(sp.__file__).parent)
+    program = ("import stateport\ntry:\n    print(stateport.version())\n"
+               "except stateport.BackendError as error:\n    print(error)")
+
+    def said(*names: str) -> str:
+        for name in names:
+            (tmp_path / f"{name}-0.1.0.dist-info").mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "STATEPORT_LIBRARY": str(sp.library_path())}
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                              env=environment).stdout.strip()
+
+    # Neither a report's package nor one distribution alone is refused.
+    assert said("stateport", "stateport_report") == sp.version()
+    refusal = said(*others)
+    names = sorted(name.replace("_", "-") for name in [*others, "stateport"])
+    assert f"pip uninstall {' '.join(names)}`" in refusal and str(tmp_path) in refusal

@@ -504,3 +504,9 @@ def test_no_text_of_a_valkey_store_shows_the_password() -> None:
         with pytest.raises(sp.Error) as problem:
             sp.ValkeyStore(**arguments)  # type: ignore[arg-type]
         assert "hunter2" not in str(problem.value)
+
+
+def test_connect_without_mooncake_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mooncake", None)
+    with pytest.raises(sp.BackendError, match="needs the package mooncake-transfer-engine: .*mooncake"):
+        sp.MooncakeStore.connect()

@@ -19,7 +19,7 @@ def faults_of_list(listed):
     faults = []
     for path in sorted(CMAKE.glob("Stateport*.cmake")):
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
-        names = re.findall(r"(?:find_package|stateport_need|stateport_fetch|stateport_sbom_add\w*)\((\w[\w.-]*)", text)
+        names = re.findall(r"(?:find_package|stateport_find|stateport_need|stateport_fetch|stateport_sbom_add\w*)\((\w[\w.-]*)", text)
         for name in sorted(set(names) - {"name"} - OF_THE_TOOLCHAIN - set(listed)):
             faults.append(f"{path.name} uses {name}, which dependencies.json does not list")
     for name, entry in listed.items():

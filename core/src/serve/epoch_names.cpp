@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/epoch_names.hpp"
 
+#include "hash/random_bits.hpp"
+
 #include <algorithm>
 #include <array>
-#include <random>
 #include <string_view>
 
 namespace stateport::detail {
@@ -22,10 +23,8 @@ NameKey epoch_key(std::uint64_t epoch, std::uint32_t call, std::uint64_t nonce) 
 
 }  // namespace
 
-EpochNames::EpochNames(std::uint64_t epoch) : epoch_(epoch) {
+EpochNames::EpochNames(std::uint64_t epoch) : epoch_(epoch), nonce_(random_bits()) {
   renamed_.reserve(renamed_max);
-  std::random_device random;
-  nonce_ = std::uint64_t{random()} << 32 | random();
 }
 
 bool EpochNames::rename(const Forgotten& forgotten) noexcept {

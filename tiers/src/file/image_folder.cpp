@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "hash/random_bits.hpp"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <random>
 
 namespace stateport {
 namespace {
@@ -37,8 +38,7 @@ constexpr std::size_t writer_digits = 16;
 }
 
 std::string random_writer() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", static_cast<std::uint32_t>(random()), static_cast<std::uint32_t>(random()));
+  return fmt::format("{:016x}", detail::random_bits());
 }
 
 /// The writer of a name that a writer gives, or nothing.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote/valkey/valkey_objects.hpp"
 
+#include "hash/random_bits.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 namespace stateport::tiers {
@@ -163,12 +164,10 @@ std::vector<ValkeyOutcome> ValkeyObjects::exist(std::span<const RemoteObject> ob
 }
 
 ValkeyManifest ValkeyObjects::new_manifest(std::uint64_t bytes) const {
-  std::random_device random;
-  const auto word = [&random] { return std::uint64_t{random()} << 32 | random(); };
   const std::uint64_t piece_bytes_min = (bytes - 1) / ValkeyManifest::pieces_max + 1;
   return {.object_bytes = bytes,
           .piece_bytes = std::max<std::uint64_t>(options_.piece_bytes, piece_bytes_min),
-          .number = {word(), word()}};
+          .number = {detail::random_bits(), detail::random_bits()}};
 }
 
 std::optional<ValkeyOutcome> ValkeyObjects::keep_or_clear(std::string_view key, bool& found_damage) {
