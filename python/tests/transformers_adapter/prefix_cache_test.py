@@ -415,6 +415,15 @@ def test_options_that_are_refused(cache: PrefixCache, name: str) -> None:
             call(as_ids(PROMPT), **options)
 
 
+def test_whatever_else_a_model_reads_is_refused() -> None:
+    model = tiny_model("minicpmv4_6")
+    with PrefixCache(model, memory="1 MiB") as cache:
+        for name in ("pixel_values", "target_sizes", "mm_encoder_outputs", "labels", "ple_input_ids"):
+            with pytest.raises(sp.InvalidArgument, match=f"{name} is not supported: a prompt is looked up by its"):
+                cache.generate(as_ids(PROMPT), max_new_tokens=1, **{name: torch.ones(1, 2)})
+        cache.generate(as_ids(PROMPT), max_new_tokens=1, use_cache=True)
+
+
 def test_a_mask_of_ones_is_fine(cache: PrefixCache, model: Any) -> None:
     ids = as_ids(PROMPT)
     out = cache.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
