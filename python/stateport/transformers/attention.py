@@ -31,9 +31,12 @@ _lock = threading.Lock()
 
 def use(model: Any) -> None:
     """Has `model` attend in this way until `leave` is called as often as `use`, if it attends by torch's
-    scaled_dot_product_attention. Answers of passes over a whole prompt and over one token keep their bits."""
+    scaled_dot_product_attention, and has no indexer: with one it makes a mask in every pass. Answers of passes over a
+    whole prompt and over one token keep their bits."""
     with _lock:
-        if model not in _users and getattr(model.config, "_attn_implementation", None) == "sdpa":
+        layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        is_sdpa = getattr(model.config, "_attn_implementation", None) == "sdpa"
+        if model not in _users and is_sdpa and "indexed_attention" not in layers:
             model.set_attn_implementation(_NAME)
         _users[model] = _users.get(model, 0) + 1
 
@@ -66,6 +69,9 @@ def _attend(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     rows, behind = query.shape[2], key.shape[2] - query.shape[2]
     if attention_mask is not None or not causal or rows == 1 or behind == 0:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[no-any-return]
+    if options.get("position_bias") is not None:  # which is a mask for all pairs of tokens anyway
+        mask = _rows_of_mask(0, rows, behind).to(query.device)
+        return sdpa_attention_forward(module, query, key, value, mask, **options)  # type: ignore[no-any-return]
     if query.device.type != "cpu":
         bias = causal_lower_right(rows, key.shape[2])
         return sdpa_attention_forward(module, query, key, value, bias, **options)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,10 @@ _REFUSED_SETTINGS: dict[str, Callable[[Any], bool]] = {
 }
 _REFUSED_INPUTS = ("assistant_model", "cache", "past_key_values", "cache_params", "inputs_embeds", "position_ids",
                    "token_type_ids", "inputs", "pixel_values", "pixel_values_videos", "image_grid_thw",
-                   "input_features", "encoder_outputs", "streamer_timeout", "custom_generate")
+                   "input_features", "encoder_outputs", "ple_input_ids", "streamer_timeout", "custom_generate")
+# Arguments of a model's forward that leave a token's KV and state as they are. Others are refused: images, audio, …
+_PLAIN_INPUTS = frozenset(("attention_mask", "use_cache", "logits_to_keep", "return_dict", "output_attentions",
+                           "output_hidden_states", "output_router_logits"))
 
 
 def check_ids(model: Any, input_ids: Any) -> None:
@@ -62,7 +66,8 @@ def setting(model: Any, options: dict[str, Any], name: str) -> Any:
 
 def check_options(model: Any, input_ids: Any, options: dict[str, Any]) -> None:
     """Raises InvalidArgument for options of generate that one DynamicCache of one prompt cannot serve."""
-    for name in _REFUSED_INPUTS:
+    inputs = inspect.signature(model.forward).parameters.keys() - _PLAIN_INPUTS
+    for name in (*_REFUSED_INPUTS, *sorted(inputs)):
         if options.get(name) is not None:
             raise InvalidArgument(f"{name} is not supported: a prompt is looked up by its token ids alone")
     for name, refuses in _REFUSED_SETTINGS.items():

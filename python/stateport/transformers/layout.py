@@ -12,65 +12,51 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from stateport.spec import StateSpec, TensorSpec
+from stateport.spec import StateSpec
 from stateport.transformers.errors import UnsupportedModel
+from stateport.transformers.tensors import (
+    KvTensor,
+    StateTensor,
+    kv_of,
+    layers_alike,
+    new_cache,
+    require_all_restored,
+    restore_layer,
+    states_of,
+    tensors_of,
+)
 
-_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
-_STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec
 _PROBE_TOKENS = (1, 2, 3, 4, 5, 6)
 _PROBE_PART = 3  # tokens after which the probe goes on from a cache
 _OTHER_TOKENS = (6, 4, 2, 5, 3, 1)
 _NOISES = 4.0  # a copy may differ by this multiple of the difference between two runs of the same passes
 # Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.24, Mamba-1): behind
 # a cached prefix they run one token at a time.
-_STEPWISE = ("jamba",)
+_STEPWISE = ("jamba", "zamba")
 CACHE_ARGUMENTS = frozenset(("cache", "past_key_values"))
 
 
 @dataclasses.dataclass(frozen=True)
-class StateTensor:
-    """One recurrent tensor of a layer. kind "conv": shape (dim, window); "recurrent": as the layer has it, without the
-    batch."""
-
-    layer: int
-    kind: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclasses.dataclass(frozen=True)
-class KvTensor:
-    """The keys or the values of one attention layer, [1, heads, tokens, dim]. which: "keys" or "values"."""
-
-    layer: int
-    which: str
-    heads: int
-    dim: int
-    dtype: torch.dtype
-
-
-@dataclasses.dataclass(frozen=True)
 class CacheLayout:
-    """All tensors of one sequence, in the order of the stores: by layer, conv before recurrent, keys before values.
+    """All tensors of one sequence, in the order of the stores: by layer.
 
-    stepwise: behind a cached prefix the model must run one token at a time."""
+    stepwise: behind a cached prefix the model must run one token at a time. appended: of tensors.layers_alike."""
 
     architecture: str
     device: torch.device
     stepwise: bool
     states: tuple[StateTensor, ...]
     kv: tuple[KvTensor, ...]
+    appended: tuple[int, ...] = ()
 
     def state_spec(self) -> StateSpec:
-        """Of one state: the recurrent tensors of all layers."""
-        return StateSpec([_state_tensor(index, tensor) for index, tensor in _numbered(self.states)])
+        """Of one state: the tensors of all layers whose size does not grow."""
+        layers = sorted({tensor.layer for tensor in self.states})
+        return StateSpec([tensor.spec(layers.index(tensor.layer)) for tensor in self.states])
 
     def page_spec(self, page_tokens: int) -> StateSpec:
-        """Of one page of KV: [page_tokens, heads, dim] of each tensor."""
-        return StateSpec([
-            TensorSpec("recurrent", _DTYPES[tensor.dtype], (page_tokens, tensor.heads, tensor.dim), layer=index)
-            for index, tensor in enumerate(self.kv)
-        ])
+        """Of one page of KV."""
+        return StateSpec([tensor.spec(index, page_tokens) for index, tensor in enumerate(self.kv)])
 
 
 def probe(model: Any) -> CacheLayout:
@@ -88,7 +74,7 @@ def probe(model: Any) -> CacheLayout:
     ids, others = (torch.tensor([tokens], device=next(model.parameters()).device)
                    for tokens in (_PROBE_TOKENS, _OTHER_TOKENS))
     cache = _begun(model, ids)
-    layout = _read(architecture, cache, getattr(model.config, "model_type", "") in _STEPWISE)
+    layout = _read(model, cache, _PROBE_PART)
     copied = _copied(cache, layout)
     wanted = _answer(model, ids, cache, layout)
     # The other prompt runs last before the copies answer: state that a model keeps elsewhere belongs to it then.
@@ -177,87 +163,26 @@ def _run(model: Any, ids: torch.Tensor, cache: DynamicCache, ends: list[int]) ->
     return logits[0, -1].float()
 
 
-def _read(architecture: str, cache: DynamicCache, stepwise: bool) -> CacheLayout:
-    states: list[StateTensor] = []
-    kv: list[KvTensor] = []
-    for index, layer in enumerate(cache.layers):
-        if getattr(layer, "is_sliding", False):
-            raise UnsupportedModel(f"{architecture} has sliding-window attention (layer {index}), whose KV is no "
-                                   "prefix")
-        if hasattr(layer, "conv_states"):
-            states += _states_of(architecture, index, layer)
-        kv += _kv_of(architecture, index, layer)
-        _require_all_read(architecture, index, layer)
-    if not states:
+def _read(model: Any, cache: DynamicCache, tokens: int) -> CacheLayout:
+    architecture = type(model).__name__
+    states = [tensor for number, layer in enumerate(cache.layers)
+              for tensor in states_of(architecture, number, layer, tokens)]
+    kv = [tensor for number, layer in enumerate(cache.layers)
+          for tensor in kv_of(architecture, number, layer, tokens)]
+    if all(tensor.is_window for tensor in states):
         raise UnsupportedModel(f"{architecture} has no recurrent layers: its KV alone is cached by other means")
     if not kv:
-        raise UnsupportedModel(f"{architecture} has no attention layers in its DynamicCache")
-    devices = {tensor.device for tensor in _tensors(cache)}
+        raise UnsupportedModel(f"{architecture} has no attention layers without a sliding window in its DynamicCache")
+    devices = {tensor.device for layer in cache.layers for _, _, tensor in tensors_of(layer)}
     if len(devices) > 1:
         raise UnsupportedModel(f"{architecture} lies on several devices ({', '.join(sorted(map(str, devices)))}), and "
                                "must lie on one")
-    for dtype in {tensor.dtype for tensor in _tensors(cache)}:
-        if dtype not in _DTYPES:
-            raise UnsupportedModel(f"{architecture} has a cache of {dtype}, which no store holds")
-    return CacheLayout(architecture, devices.pop(), stepwise, tuple(states), tuple(kv))
-
-
-def _kv_of(architecture: str, index: int, layer: Any) -> list[KvTensor]:
-    found = []
-    for which in ("keys", "values"):
-        tensor = getattr(layer, which, None)
-        if tensor is None:
-            continue
-        if tensor.ndim != 4 or tensor.shape[0] != 1 or tensor.shape[2] != _PROBE_PART:
-            raise UnsupportedModel(f"{architecture} has {which} of the shape {list(tensor.shape)} in layer {index} "
-                                   f"after {_PROBE_PART} tokens, and must have [1, heads, {_PROBE_PART}, dim]")
-        found.append(KvTensor(index, which, tensor.shape[1], tensor.shape[3], tensor.dtype))
-    return found
-
-
-def _require_all_read(architecture: str, index: int, layer: Any) -> None:
-    """A cache that is restored has the tensors that are read, and lacks others that the layer keeps."""
-    read = {id(tensor) for tensor in _tensors_of(layer)}
-    for name, held in vars(layer).items():
-        if any(tensor.numel() > 0 and id(tensor) not in read for tensor in _within(held)):
-            raise UnsupportedModel(f"{architecture} keeps {name} in layer {index} of its DynamicCache, which this "
-                                   "adapter does not restore")
-
-
-def _within(held: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value, and of the containers in it."""
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, dict):
-        for value in held.values():
-            yield from _within(value)
-    elif isinstance(held, (list, tuple)):
-        for value in held:
-            yield from _within(value)
-
-
-def _states_of(architecture: str, index: int, layer: Any) -> list[StateTensor]:
-    if layer.number_of_states != 1:
-        raise UnsupportedModel(f"{architecture} has {layer.number_of_states} states in layer {index}, and must have "
-                               "one")
-    found = []
-    for kind, tensor in (("conv", layer.conv_states[0]), ("recurrent", layer.recurrent_states[0])):
-        if tensor is not None:
-            found.append(StateTensor(index, kind, tuple(tensor.shape[1:]), tensor.dtype))
-    if not found:
-        raise UnsupportedModel(f"{architecture} leaves layer {index} of its DynamicCache empty: it keeps state "
-                               "elsewhere")
-    return found
-
-
-def _tensors(cache: DynamicCache) -> list[torch.Tensor]:
-    return [tensor for layer in cache.layers for tensor in _tensors_of(layer)]
-
-
-def _tensors_of(layer: Any) -> list[torch.Tensor]:
-    found = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values(),
-             getattr(layer, "keys", None), getattr(layer, "values", None)]
-    return [tensor for tensor in found if tensor is not None]
+    layout = CacheLayout(architecture, devices.pop(), getattr(model.config, "model_type", "") in _STEPWISE,
+                         tuple(states), tuple(kv), layers_alike(architecture, cache, model.config))
+    restored = fill(model.config, layout, *_copied(cache, layout))
+    for number, (layer, other) in enumerate(zip(cache.layers, restored.layers, strict=True)):
+        require_all_restored(architecture, number, layer, other)
+    return layout
 
 
 def repeated(cache: DynamicCache, layout: CacheLayout, count: int, config: Any) -> DynamicCache:
@@ -269,45 +194,23 @@ def repeated(cache: DynamicCache, layout: CacheLayout, count: int, config: Any) 
 
 def _copied(cache: DynamicCache, layout: CacheLayout, count: int = 1) -> _Held:
     def state(tensor: StateTensor) -> torch.Tensor:
-        layer = cache.layers[tensor.layer]
-        held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
-        return held.repeat_interleave(count, dim=0)
+        slot = torch.empty(tensor.shape, dtype=tensor.dtype, device=layout.device)
+        tensor.save(cache, 0, slot)
+        return slot.repeat(count, *[1] * slot.ndim)
 
-    def kv(tensor: KvTensor) -> torch.Tensor:
-        held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
-        return held.repeat_interleave(count, dim=0)
-
-    return [state(tensor) for tensor in layout.states], [kv(tensor) for tensor in layout.kv]
+    return ([state(tensor) for tensor in layout.states],
+            [tensor.read(cache).repeat_interleave(count, dim=0) for tensor in layout.kv])
 
 
 def fill(config: Any, layout: CacheLayout, states: list[torch.Tensor], kv: list[torch.Tensor]) -> DynamicCache:
-    """A DynamicCache that goes on from these tensors, in the order of the layout, each with an equal batch.
-
-    They go in through the cache's own methods: a layer whose tensors are only set takes its next tokens for a prompt's
-    first."""
-    cache = DynamicCache(config=config)
+    """A DynamicCache that goes on from these tensors, in the order of the layout, each with an equal batch: states
+    [batch, *shape], KV [batch, tokens, *shape]."""
+    cache = new_cache(config, layout.appended)
+    layers: dict[int, dict[tuple[str, int], torch.Tensor]] = {}
     for tensor, value in zip(layout.states, states, strict=True):
-        if tensor.kind == "conv":
-            cache.update_conv_state(value, tensor.layer)
-        else:
-            cache.update_recurrent_state(value, tensor.layer)
-    for i in range(0, len(layout.kv), 2):
-        cache.update(kv[i], kv[i + 1], layout.kv[i].layer)
+        layers.setdefault(tensor.layer, {})[tensor.name, tensor.index] = value
+    for part, value in zip(layout.kv, kv, strict=True):
+        layers.setdefault(part.layer, {})[part.name, 0] = value
+    for number, held in layers.items():
+        restore_layer(cache, number, held, kv[0].shape[1])
     return cache
-
-
-def _numbered(tensors: tuple[StateTensor, ...]) -> list[tuple[int, StateTensor]]:
-    """With the number of each tensor's layer among the layers that have states."""
-    layers = sorted({tensor.layer for tensor in tensors})
-    return [(layers.index(tensor.layer), tensor) for tensor in tensors]
-
-
-def _state_tensor(index: int, tensor: StateTensor) -> TensorSpec:
-    dtype = _DTYPES[tensor.dtype]
-    if tensor.kind == "conv":
-        dim, window = tensor.shape
-        return TensorSpec("conv", dtype, (window, dim), layer=index, conv_layout="ds")
-    shape = tensor.shape
-    while len(shape) > _STATE_EXTENTS_MAX:
-        shape = (shape[0] * shape[1], *shape[2:])
-    return TensorSpec("recurrent", dtype, shape, layer=index)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 from typing import Any
 
@@ -18,7 +17,8 @@ from stateport.passes import PassCommit, PassPlan
 from stateport.request_cache import RequestCache
 from stateport.spec import StateSpec
 from stateport.transformers.budget import Cut, Extent
-from stateport.transformers.layout import CacheLayout, StateTensor, fill
+from stateport.transformers.layout import CacheLayout, fill
+from stateport.transformers.tensors import bytes_of
 
 _UNMAP, _OF_KV = MOVE_KINDS.index("unmap"), MEMORY_PARTS.index("kv")
 _HUGE_PAGE_BYTES = 2 << 20
@@ -120,22 +120,22 @@ class Stores:
         pages = self._on_device(kv[::self._page_tokens] // self._page_tokens)
         states = [memory[slot].reshape(1, *tensor.shape)
                   for memory, tensor in zip(self._states, self._layout.states, strict=True)]
-        # [pages, page_tokens, heads, dim] → [1, heads, tokens, dim]
-        rows = [memory.index_select(0, pages).flatten(0, 1)[:len(kv)].transpose(0, 1).unsqueeze(0).contiguous()
-                for memory in self._kv]
+        # [pages, page_tokens, …] → [1, tokens, …]
+        rows = [memory.index_select(0, pages).flatten(0, 1)[:len(kv)].reshape(1, len(kv), *tensor.shape)
+                for memory, tensor in zip(self._kv, self._layout.kv, strict=True)]
         return fill(self._config, self._layout, states, rows)
 
     def save_state(self, cache: DynamicCache, row: int, slot: int) -> None:
         """Copies the recurrent tensors of one row of a cache to `slot`."""
         for memory, tensor in zip(self._states, self._layout.states, strict=True):
-            memory[slot].copy_(_state(cache, tensor)[row].reshape(memory.shape[1:]))
+            tensor.save(cache, row, memory[slot])
 
     def save_kv(self, cache: DynamicCache, row: int, first: int, kv: np.ndarray[Any, Any]) -> None:
         """Copies the KV of tokens [first, first + n) of one row of a cache to the places kv [n]."""
         pages, offsets = self._on_device(kv // self._page_tokens), self._on_device(kv % self._page_tokens)
         for memory, tensor in zip(self._kv, self._layout.kv, strict=True):
-            held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
-            memory.index_put_((pages, offsets), held[row, :, first:first + len(kv)].transpose(0, 1))
+            held = tensor.read(cache)[row, first:first + len(kv)]
+            memory.index_put_((pages, offsets), held.reshape(len(kv), *memory.shape[2:]))
 
     def _on_device(self, numbers: np.ndarray[Any, Any]) -> torch.Tensor:
         held = torch.from_numpy(numbers.astype(np.int64))
@@ -145,17 +145,11 @@ class Stores:
         return held.pin_memory().to(self._layout.device, non_blocking=True)
 
 
-def _state(cache: DynamicCache, tensor: StateTensor) -> torch.Tensor:
-    layer = cache.layers[tensor.layer]
-    held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
-    return held
-
-
 def kv_bytes_per_token(layout: CacheLayout) -> int:
     """Of all attention layers."""
-    return sum(tensor.heads * tensor.dim * tensor.dtype.itemsize for tensor in layout.kv)
+    return bytes_of(layout.kv)
 
 
 def state_bytes(layout: CacheLayout) -> int:
     """Of one state."""
-    return sum(math.prod(tensor.shape) * tensor.dtype.itemsize for tensor in layout.states)
+    return bytes_of(layout.states)

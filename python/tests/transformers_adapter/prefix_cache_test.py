@@ -437,13 +437,22 @@ def test_options_that_are_refused(cache: PrefixCache, name: str) -> None:
             call(as_ids(PROMPT), **options)
 
 
+def test_whatever_else_a_model_reads_is_refused() -> None:
+    model = tiny_model("minicpmv4_6")
+    with PrefixCache(model, memory="1 MiB") as cache:
+        for name in ("pixel_values", "target_sizes", "mm_encoder_outputs", "labels", "ple_input_ids"):
+            with pytest.raises(sp.InvalidArgument, match=f"{name} is not supported: a prompt is looked up by its"):
+                cache.generate(as_ids(PROMPT), max_new_tokens=1, **{name: torch.ones(1, 2)})
+        cache.generate(as_ids(PROMPT), max_new_tokens=1, use_cache=True)
+
+
 def test_a_mask_of_ones_is_fine(cache: PrefixCache, model: Any) -> None:
     ids = as_ids(PROMPT)
     out = cache.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
     assert torch.equal(out, model.generate(ids, max_new_tokens=3, do_sample=False))
 
 
-_SMALL = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+_SMALL = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "pad_token_id": 0}
 REFUSED_MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "MiniMax": ("MiniMax", {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 2,
                             "layer_types": ["linear_attention", "full_attention"]}, "cache of its own"),
@@ -454,8 +463,15 @@ REFUSED_MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mamba2": ("Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1},
                "(takes no DynamicCache|has no attention layers)"),
     "attention alone": ("Llama", {"intermediate_size": 48}, "has no recurrent layers"),
-    "sliding windows": ("Mistral", {"intermediate_size": 48, "num_key_value_heads": 4, "sliding_window": 8},
-                        "has sliding-window attention"),
+    "sliding windows alone": ("Mistral", {"intermediate_size": 48, "num_key_value_heads": 4, "sliding_window": 8},
+                              "has no recurrent layers"),
+    "no whole attention": ("Lfm3", {"intermediate_size": 48, "num_key_value_heads": 4, "head_dim": 8,
+                                    "sliding_window": 8, "layer_types": ["conv", "sliding_attention"]},
+                           "has no attention layers without a sliding window"),
+    "a window of one token": ("Lfm3", {"intermediate_size": 48, "num_key_value_heads": 4, "head_dim": 8,
+                                       "sliding_window": 1, "num_hidden_layers": 3,
+                                       "layer_types": ["conv", "sliding_attention", "full_attention"]},
+                              r"has keys of the shape \[1, 4, 3, 8\] in layer 1, and must have \[1, heads, 0, dim\]"),
 }
 
 

@@ -2,6 +2,7 @@
 """Which models the probe takes: wrong caches that it must tell from right ones, planted here."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ pytest.importorskip("transformers", reason="the adapter needs transformers (pyth
 
 import torch  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
+from transformers.cache_utils import DynamicIndexedLayer  # noqa: E402
 from witness import as_ids  # noqa: E402
 
 from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
@@ -54,7 +56,13 @@ def test_a_prompt_in_parts_may_differ_from_the_prompt_at_once(architecture: str)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_architecture_is_taken_in_its_own_type(architecture: str, dtype: torch.dtype) -> None:
-    probe(tiny_model(architecture).to(dtype))
+    """As transformers loads it: some weights of some models stay in 32 bits."""
+    model = tiny_model(architecture)
+    kept = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    for name, weights in model.named_parameters():
+        if not any(re.search(part, name) for part in kept):
+            weights.data = weights.to(dtype)
+    assert dtype in {tensor.dtype for tensor in probe(model).kv}
 
 
 def test_a_model_that_never_answers_twice_alike_is_taken_within_its_noise() -> None:
@@ -108,6 +116,49 @@ def test_a_state_that_does_not_matter_is_refused(kind: str) -> None:
     model.register_forward_pre_hook(forget, with_kwargs=True)
     with pytest.raises(UnsupportedModel, match=f"answers the same from a DynamicCache whose {kind} states are zero"):
         probe(model)
+
+
+def test_one_of_several_states_that_does_not_matter_is_refused() -> None:
+    model = tiny_model("inkling")
+
+    def forget(_: Any, arguments: Any, options: Any) -> None:
+        for layer in options[cache_argument(model)].layers:
+            if layer.conv_states[1] is not None:
+                layer.conv_states[1].zero_()
+
+    model.register_forward_pre_hook(forget, with_kwargs=True)
+    with pytest.raises(UnsupportedModel, match=r"answers the same from a DynamicCache whose conv\[1\] states are zero"):
+        probe(model)
+
+
+def test_a_window_that_does_not_matter_is_refused() -> None:
+    model = tiny_model("lfm3")
+
+    def forget(_: Any, arguments: Any, options: Any) -> None:
+        for layer in options[cache_argument(model)].layers:
+            if getattr(layer, "is_sliding", False) and layer.keys is not None:
+                layer.keys.zero_(), layer.values.zero_()
+
+    model.register_forward_pre_hook(forget, with_kwargs=True)
+    with pytest.raises(UnsupportedModel, match="answers the same from a DynamicCache whose window states are zero"):
+        probe(model)
+
+
+def test_a_number_of_a_layer_that_is_not_restored_is_refused() -> None:
+    def count(out: Any, cache: Any, held: int) -> None:
+        cache.layers[1].seen = 7
+
+    with pytest.raises(UnsupportedModel, match="Lfm2ForCausalLM keeps seen = 7 in layer 1 of its DynamicCache, and a "
+                                               "restored layer has None"):
+        probe(changed(tiny_model("lfm2"), count))
+
+
+def test_an_appended_layer_of_another_class_is_refused() -> None:
+    def append(out: Any, cache: Any, held: int) -> None:
+        cache.layers.append(DynamicIndexedLayer())
+
+    with pytest.raises(UnsupportedModel, match="Lfm2ForCausalLM appends a DynamicIndexedLayer to its DynamicCache"):
+        probe(changed(tiny_model("lfm2"), append))
 
 
 def test_keys_that_do_not_matter_are_refused() -> None:

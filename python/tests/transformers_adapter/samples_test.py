@@ -12,11 +12,11 @@ pytest.importorskip("transformers", reason="the adapter needs transformers (pyth
 
 import torch  # noqa: E402
 from transformers import StoppingCriteria  # noqa: E402
-from witness import Witness, as_ids, budget  # noqa: E402
+from witness import COSTLY, Witness, as_ids, budget  # noqa: E402
 
 import stateport as sp  # noqa: E402
 from conftest import seeds  # noqa: E402
-from stateport.demo.tiny import ARCHITECTURES, VOCABULARY, tiny_model  # noqa: E402
+from stateport.demo.tiny import VOCABULARY, tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Tiers, probe  # noqa: E402
 
 PROMPT = tuple(range(3, 40))
@@ -57,7 +57,7 @@ def without_padding(rows: list[Any], ends: int) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", COSTLY)
 @pytest.mark.parametrize("page_tokens", [1, 4])
 def test_samples_are_those_without_a_cache_and_go_on_from_their_ends(architecture: str, page_tokens: int) -> None:
     for seed in seeds(1):

@@ -98,14 +98,19 @@ def test_a_layout_describes_the_tensors_of_a_cache(architecture: str) -> None:
     model = tiny_model(architecture)
     layout = probe(model)
     assert layout.architecture == type(model).__name__
-    assert layout.stepwise == (architecture == "jamba")
+    assert layout.stepwise == (architecture in ("jamba", "zamba"))
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
         model(torch.tensor([[3, 4, 5]]), **{cache_argument(model): cache}, use_cache=True)
-    held = sum(tensor.numel() * 4 for layer in cache.layers
-               for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
-               for tensor in states.values() if tensor is not None)
-    assert layout.state_spec().slot_bytes == held
-    kv = sum(tensor.numel() * 4 for layer in cache.layers
-             for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)) if tensor is not None)
+    states = kv = 0
+    for layer in cache.layers:
+        for held in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {})):
+            states += sum(tensor.nbytes for tensor in held.values() if tensor is not None)
+        tokens = sum(tensor.nbytes for name in ("keys", "values", "indexer_keys", "indexer_position_ids")
+                     if (tensor := getattr(layer, name, None)) is not None)
+        if getattr(layer, "is_sliding", False):
+            states += tokens // 3 * (layer.sliding_window - 1)
+        else:
+            kv += tokens
+    assert layout.state_spec().slot_bytes == states
     assert layout.page_spec(3).slot_bytes == kv

@@ -29,10 +29,11 @@ def damage(cache: PrefixCache, draw: random.Random) -> None:
     memory = draw.choice(stores._states)
     for extent in filter(stores.states.is_mapped, range(info.extents)):
         for slot in memory[extent * info.extent_count:(extent + 1) * info.extent_count]:
-            slot.view(-1)[draw.randrange(slot.numel())] += 0.75
+            slot.view(-1)[draw.randrange(slot.numel())] += 0.75 if slot.is_floating_point() else 1
 
 
-@pytest.mark.parametrize("architecture", ["jamba", "bamba", "qwen3_next"])  # Mamba-1, Mamba-2, gated delta net
+# Mamba-1, Mamba-2, gated delta net, several states with integers
+@pytest.mark.parametrize("architecture", ["jamba", "bamba", "qwen3_next", "qwen4_exp"])
 def test_damaged_states_are_computed_again(architecture: str) -> None:
     """Random conversations; each answer is that of a run without a cache."""
     for seed in seeds(1):

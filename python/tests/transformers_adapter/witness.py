@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +11,18 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from stateport.demo.tiny import VOCABULARY
+from stateport.demo.tiny import ARCHITECTURES, VOCABULARY
 from stateport.transformers import PrefixCache, Served
 from stateport.transformers.layout import CacheLayout, cache_argument, run
 from stateport.transformers.stores import extent_of, granularity_bytes, kv_bytes_per_token, state_bytes
+
+# For tests that take seconds for each architecture. Every run has these twelve; among them are windows (lfm3), several
+# states of a layer with windows (inkling), and integers with an indexer (qwen4_exp). With
+# STATEPORT_TEST_ARCHITECTURES=all, as in .ci/deep, all architectures are here.
+_EVERY_RUN = ("qwen3_next", "qwen3_5", "bamba", "falcon_h1", "jamba", "nemotron_h", "granitemoehybrid", "lfm2",
+              "zamba2", "lfm3", "inkling", "qwen4_exp")
+_ALL = os.environ.get("STATEPORT_TEST_ARCHITECTURES") == "all"
+COSTLY = tuple(name for name in ARCHITECTURES if _ALL or name in _EVERY_RUN)
 
 CLOSE = 2e-3  # of logits up to 5: another order of additions changes them by less than 1e-4, another state by more
 Tokens = tuple[int, ...]
