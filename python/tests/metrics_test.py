@@ -16,6 +16,7 @@ import pytest
 import stateport as sp
 from exposition import Exposition
 from served import Served
+from stateport._library import version
 from stateport.cache_options import AGE_BOUNDS_S, TOKEN_BOUNDS
 from stateport.vllm.statistics import COUNTED, MEASURED, OBSERVED
 
@@ -56,7 +57,7 @@ def test_metrics_of_a_cache_are_its_statistics(tmp_path: pathlib.Path) -> None:
         assert seen.get("stateport_transfers", tier=tier, direction="read") == usage.reads
         assert seen.get("stateport_ended_transfers_total", tier=tier, direction="write",
                         status="done") == usage.ended_writes.get("done", 0)
-    assert seen.get("stateport_info", version="0.1.0", index="hash", layout="slots", block_size_tokens="16") == 1
+    assert seen.get("stateport_info", version=version(), index="hash", layout="slots", block_size_tokens="16") == 1
 
 
 def test_histograms_of_statistics_count_every_request(tmp_path: pathlib.Path) -> None:

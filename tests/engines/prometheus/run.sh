@@ -14,11 +14,16 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
 cd "$checkout"
 python=${STATEPORT_TEST_PYTHON:-build/python/env-stateport/bin/python}
-cmake/bootstrap.sh exec "$python" -c 'import stateport, prometheus_client, torch' ||
+in_environment() {
+  cmake/bootstrap.sh exec env PATH="${STATEPORT_PROMETHEUS:-/usr/bin}:$PATH" OMP_NUM_THREADS=1 \
+    ${STATEPORT_LIBRARY:+STATEPORT_LIBRARY="$STATEPORT_LIBRARY"} ${PYTHONPATH:+PYTHONPATH="$PYTHONPATH"} \
+    "$python" -B "$@"
+}
+
+in_environment -c 'import stateport, prometheus_client, torch' ||
   impossible "no Python with stateport, torch and prometheus_client: cmake/bootstrap.sh test-python makes one"
 status=0
-cmake/bootstrap.sh exec env PATH="${STATEPORT_PROMETHEUS:-/usr/bin}:$PATH" "$python" -B "$here/board.py" "$@" ||
-  status=$?
+in_environment "$here/board.py" "$@" || status=$?
 [ "$status" != 77 ] || impossible "prometheus is not here (Debian package: prometheus)"
 [ "$status" = 0 ] || fail "a query of a board has no answer"
 say "boards: all good"
