@@ -145,7 +145,11 @@ def int64s(*values):
 # --- Generated from the headers by generate.py: do not edit below this line. ---
 NONE = -1
 ANY_DEVICE = -1
+TRANSFER_STATUSES_MAX = 16
 LOST_REASONS_MAX = 16
+MEDIA_MAX = 8
+AGE_BUCKETS = 24
+TOKEN_BUCKETS = 16
 CHECKPOINTS_MAX = 3
 (ALIGN_MODE_ALIGN, ALIGN_MODE_NONE, ALIGN_MODE_ALL) = range(3)
 ALIGN_MODE = ("align", "none", "all")
@@ -220,7 +224,9 @@ TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, stat
 TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
                    bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
                    dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64, saved_s=c_double,
-                   asked_images=c_int64, found_images=c_int64)
+                   asked_images=c_int64, found_images=c_int64, reads=c_int64, read_bytes=c_int64, writes=c_int64,
+                   write_bytes=c_int64, finds=c_int64, ended_reads=c_int64 * 16, ended_writes=c_int64 * 16,
+                   ended_finds=c_int64 * 16)
 (INDEX_HASH, INDEX_TREE) = range(2)
 CACHE_INDEX = ("hash", "tree")
 (HASH_SHA256, HASH_XXH3_128) = range(2)
@@ -261,7 +267,8 @@ CacheStats = struct("CacheStats", requests=c_int64, requests_hit=c_int64, prompt
                     evicted_states=c_int64, reuse_age_p50_s=c_double, reuse_age_p90_s=c_double,
                     eviction_age_p50_s=c_double, eviction_age_p90_s=c_double, evicted_kv_tokens=c_int64,
                     kv_tokens=c_int64, states=c_int64, breakpoints_kept=c_int64, breakpoints_refused=c_int64,
-                    awaited_tokens=c_int64, forks=c_int64)
+                    awaited_tokens=c_int64, forks=c_int64, loaded_tokens=c_int64 * 8, reuse_ages=c_int64 * 24,
+                    eviction_ages=c_int64 * 24, hit_depths=c_int64 * 16, loss_depths=c_int64 * 16)
 Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,
                 kv=INT32S, count=c_size_t)
 TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
@@ -330,7 +337,8 @@ EVENT_KIND = ("stored", "removed", "cleared")
 CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int32, medium=c_int32, group=c_int32,
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
 RequestCacheInfo = struct("RequestCacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32,
-                          running_requests=c_int32, transfers_under_way=c_size_t)
+                          running_requests=c_int32, transfers_under_way=c_size_t, waiting_for_answers=c_int32,
+                          waiting_for_loads=c_int32, waiting_for_requests=c_int32)
 ArenaUsage = struct("ArenaUsage", kv_bytes=c_int64, state_bytes=c_int64, moves=c_int64, refused_moves=c_int64)
 MemoryPlan = struct("MemoryPlan", kv_copies=POINTER(SlotCopy), kv_copy_count=c_size_t, moves=POINTER(MemoryMove),
                     move_count=c_size_t)
@@ -530,10 +538,11 @@ FUNCTIONS = {
     "remote_store_unregister": "ppz", "remote_store_put": "ppz", "remote_store_get": "ppz",
     "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
     "remote_store_describe": "pp", "remote_store_describe_valkey": "pp", "image_bytes": "pp",
-    "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp", "state_tiers_check": "p",
-    "state_tiers_begin_transfers": "ppppz", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",
-    "state_tiers_attach": "pppp", "state_tiers_execute": "pppz", "state_tiers_poll": "pppzp",
-    "state_tiers_put": "pppzip", "state_tiers_get": "pppzp", "state_tiers_find": "pppzp", "state_tiers_lookup": "ppzp",
+    "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp",
+    "state_tiers_prometheus": "ptpzp", "state_tiers_check": "p", "state_tiers_begin_transfers": "ppppz",
+    "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp", "state_tiers_attach": "pppp",
+    "state_tiers_execute": "pppz", "state_tiers_poll": "pppzp", "state_tiers_put": "pppzip",
+    "state_tiers_get": "pppzp", "state_tiers_find": "pppzp", "state_tiers_lookup": "ppzp",
     "state_tiers_remove": "pppz", "state_tiers_keys": "pipzp", "state_tiers_drain": "ppp",
     "handover_plan": "ppzpzppzp", "handover_end_create": "pppip", "handover_end_destroy": "p",
     "handover_end_describe": "pp", "handover_end_pack": "pppz", "handover_end_seal": "pip",

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -140,6 +142,24 @@ template <class Enum>
 [[nodiscard]] Enum enumerator(std::int32_t value, Enum last, const char* argument) {
   require(value >= 0 && value <= static_cast<std::int32_t>(last), argument, value, "is no enumerator");
   return static_cast<Enum>(value);
+}
+
+/// Of the names of metrics.
+[[nodiscard]] inline std::string_view prefix_of(const char* prefix) {
+  return prefix == nullptr ? "stateport" : prefix;
+}
+
+/// Writes the text that make() answers, ended by a zero byte, as far as there is room. bytes: needed for all of it.
+template <class Make>
+void write_text(char* text, std::size_t capacity, std::size_t* bytes, Make&& make) {
+  const std::span<char> room = array(text, capacity, "text");
+  std::size_t& needed = checked(bytes, "bytes");
+  const std::string all = make();
+  needed = all.size() + 1;
+  if (room.empty()) return;
+  const std::size_t reported = std::min(all.size(), room.size() - 1);
+  std::ranges::copy(std::string_view(all).substr(0, reported), room.begin());
+  room[reported] = '\0';
 }
 
 }  // namespace stateport::c

@@ -40,21 +40,31 @@ KvFunction read_kv_function(const stateport_request_cache_options* options) {
 }
 
 stateport_tier_usage to_c(const TierUsage& usage) noexcept {
-  return {.size = sizeof(stateport_tier_usage),
-          .states = usage.states,
-          .kv_blocks = usage.kv_blocks,
-          .bytes = usage.bytes,
-          .bytes_written = usage.bytes_written,
-          .bytes_read = usage.bytes_read,
-          .loads = usage.loads,
-          .hit_tokens = usage.hit_tokens,
-          .evicted_states = usage.evicted_states,
-          .dropped_states = usage.dropped_states,
-          .refused_images = usage.refused_images,
-          .lost_images = usage.lost_images,
-          .saved_s = usage.saved_s,
-          .asked_images = usage.asked_images,
-          .found_images = usage.found_images};
+  static_assert(transfer_status_count <= STATEPORT_TRANSFER_STATUSES_MAX);
+  stateport_tier_usage reported = {.size = sizeof(stateport_tier_usage),
+                                   .states = usage.states,
+                                   .kv_blocks = usage.kv_blocks,
+                                   .bytes = usage.bytes,
+                                   .bytes_written = usage.bytes_written,
+                                   .bytes_read = usage.bytes_read,
+                                   .loads = usage.loads,
+                                   .hit_tokens = usage.hit_tokens,
+                                   .evicted_states = usage.evicted_states,
+                                   .dropped_states = usage.dropped_states,
+                                   .refused_images = usage.refused_images,
+                                   .lost_images = usage.lost_images,
+                                   .saved_s = usage.saved_s,
+                                   .asked_images = usage.asked_images,
+                                   .found_images = usage.found_images,
+                                   .reads = usage.reads.transfers,
+                                   .read_bytes = usage.reads.bytes,
+                                   .writes = usage.writes.transfers,
+                                   .write_bytes = usage.writes.bytes,
+                                   .finds = usage.finds.transfers};
+  std::ranges::copy(usage.reads.ended, reported.ended_reads);
+  std::ranges::copy(usage.writes.ended, reported.ended_writes);
+  std::ranges::copy(usage.finds.ended, reported.ended_finds);
+  return reported;
 }
 
 }  // namespace stateport::c

@@ -11,6 +11,8 @@
 #include "transfers.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 namespace stateport::c {
@@ -172,10 +174,10 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
                                     .hit_tokens = stats.hit_tokens,
                                     .hit_flops = stats.hit_flops,
                                     .evicted_states = usage.evicted_states,
-                                    .reuse_age_p50_s = stats.reuse_ages.quantile_s(median),
-                                    .reuse_age_p90_s = stats.reuse_ages.quantile_s(most),
-                                    .eviction_age_p50_s = stats.eviction_ages.quantile_s(median),
-                                    .eviction_age_p90_s = stats.eviction_ages.quantile_s(most),
+                                    .reuse_age_p50_s = stats.reuse_ages.quantile(median),
+                                    .reuse_age_p90_s = stats.reuse_ages.quantile(most),
+                                    .eviction_age_p50_s = stats.eviction_ages.quantile(median),
+                                    .eviction_age_p90_s = stats.eviction_ages.quantile(most),
                                     .evicted_kv_tokens = usage.evicted_kv_tokens,
                                     .kv_tokens = usage.kv_tokens,
                                     .states = usage.states,
@@ -188,6 +190,16 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
     reported.lost_tokens[reason + 1] = stats.lost[reason].tokens;
     reported.lost_flops[reason + 1] = stats.lost[reason].flops;
   }
+  std::ranges::copy(stats.loaded_tokens, reported.loaded_tokens);
+  const auto copy = [](const auto& histogram, auto& counts) {
+    static_assert(std::size(counts) == std::remove_cvref_t<decltype(histogram)>::buckets);
+    for (std::size_t bucket = 0; bucket < std::size(counts); ++bucket)
+      counts[bucket] = histogram.count(static_cast<int>(bucket));
+  };
+  copy(stats.reuse_ages, reported.reuse_ages);
+  copy(stats.eviction_ages, reported.eviction_ages);
+  copy(stats.hit_depths, reported.hit_depths);
+  copy(stats.loss_depths, reported.loss_depths);
   return reported;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface for each index and each layout.
 #include <stateport/c/request_cache.h>
+#include <stateport/core/serve/cache_metrics.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "arguments.hpp"
@@ -177,13 +178,17 @@ stateport_status stateport_request_cache_describe(stateport_request_cache* cache
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const RequestCacheOptions& options = held->cache->options();
+    const WaitingRequests waiting = held->cache->usage().waiting;
     Out(out, "out")
         .write(
             {.groups = held->groups,
              .kv_blocks = kv_blocks(options),
              .scratch_slots = scratch_slots(options),
              .running_requests = held->cache->running_requests(),
-             .transfers_under_way = held->cache->tiers() == nullptr ? 0 : held->cache->tiers()->transfers_under_way()});
+             .transfers_under_way = held->cache->tiers() == nullptr ? 0 : held->cache->tiers()->transfers_under_way(),
+             .waiting_for_answers = waiting.for_answers,
+             .waiting_for_loads = waiting.for_loads,
+             .waiting_for_requests = waiting.for_requests});
   });
 }
 
@@ -392,14 +397,7 @@ stateport_status stateport_request_cache_prometheus(stateport_request_cache* cac
                                                     size_t capacity, size_t* bytes) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    const auto room = array(text, capacity, "text");
-    std::size_t& needed = checked(bytes, "bytes");
-    const std::string all = to_prometheus(held->cache->stats(), prefix == nullptr ? "stateport" : prefix);
-    needed = all.size() + 1;
-    if (room.empty()) return;
-    const std::size_t reported = std::min(all.size(), room.size() - 1);
-    std::ranges::copy(std::string_view(all).substr(0, reported), room.begin());
-    room[reported] = '\0';
+    write_text(text, capacity, bytes, [&] { return to_prometheus(*held->cache, prefix_of(prefix)); });
   });
 }
 

@@ -3,6 +3,7 @@
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/c/state_tiers.h>
 #include <stateport/tiers/state_tiers.hpp>
+#include <stateport/tiers/tier_metrics.hpp>
 
 #include "arguments.hpp"
 #include "cache_object.hpp"
@@ -328,6 +329,14 @@ stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, st
     stateport_state_tiers_info info = describe(held->tiers);
     info.in_flight += held->of_cache.size() + held->own.size();
     result.write(info);
+  });
+}
+
+stateport_status stateport_state_tiers_prometheus(stateport_state_tiers* tiers, const char* prefix, char* text,
+                                                  size_t capacity, size_t* bytes) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    write_text(text, capacity, bytes, [&] { return to_prometheus(held->tiers, prefix_of(prefix)); });
   });
 }
 

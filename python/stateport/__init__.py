@@ -39,6 +39,7 @@ from stateport.cache_options import (
     StartedRequest,
     StateGroup,
     TierUsage,
+    WaitingRequests,
 )
 from stateport.cache_prefixes import PinnedPrefix, Prefetch, PrefixUsage
 from stateport.cache_sessions import SessionUsage
@@ -213,6 +214,7 @@ __all__ = [
     "TreeSizes",
     "ValkeyStore",
     "Victim",
+    "WaitingRequests",
     "backend",
     "forget_stream",
     "has_device",

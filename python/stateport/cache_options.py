@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateport import _c
 from stateport._arguments import integer, of_kind, struct_of
@@ -13,7 +13,7 @@ from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.hashing import check_seed
-from stateport.tier_options import MEDIA, TierOptions
+from stateport.tier_options import MEDIA, TRANSFER_STATUSES, TierOptions
 
 INDEXES: tuple[str, ...] = _c.CACHE_INDEX
 PLACEMENTS: tuple[str, ...] = _c.CHECKPOINT_PLACEMENT
@@ -21,6 +21,9 @@ SEARCHES: tuple[str, ...] = _c.PROMPT_SEARCH
 HASHES: tuple[str, ...] = _c.BLOCK_HASH
 ALIGN_MODES: tuple[str, ...] = _c.ALIGN_MODE
 LOST_REASONS: tuple[str, ...] = _c.LOST_HIT
+# Upper bounds of the buckets of CacheStats, each but the last, which has no bound.
+AGE_BOUNDS_S: tuple[float, ...] = tuple(2.0**i for i in range(_c.AGE_BUCKETS - 1))
+TOKEN_BOUNDS: tuple[int, ...] = tuple(64 << i for i in range(_c.TOKEN_BUCKETS - 1))
 
 
 def _number_of(name: str, value: str, allowed: tuple[str, ...]) -> int:
@@ -301,7 +304,9 @@ class CacheStats:
     states: checkpoints; in columns: blocks of states, with those of running requests. breakpoints_kept,
     breakpoints_refused: named positions that a pass left a checkpoint at, and ran over without one. awaited_tokens: of
     hit_tokens: reused because a request waited (ShareRunning). forks: that were started, and are not among the
-    requests. A request is counted with its first commit or insert, or
+    requests. loaded_tokens: of hit_tokens, by the slowest tier that a request loaded from. reuse_ages, eviction_ages:
+    states by their age (AGE_BOUNDS_S). hit_depths: requests by their hit tokens (TOKEN_BOUNDS). loss_depths: by the
+    tokens that they computed again though their KV was cached. A request is counted with its first commit or insert, or
     with its end if it has none."""
 
     requests: int
@@ -324,11 +329,17 @@ class CacheStats:
     breakpoints_refused: int
     awaited_tokens: int
     forks: int
+    loaded_tokens: dict[str, int]
+    reuse_ages: tuple[int, ...]
+    eviction_ages: tuple[int, ...]
+    hit_depths: tuple[int, ...]
+    loss_depths: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class TierUsage:
-    """Contents of one tier, and counters since the cache was made; see stateport_tier_usage."""
+    """Contents of one tier, and counters since the cache was made; see stateport_tier_usage. reads, writes, finds:
+    transfers that were decided and have not ended. ended_…: transfers that ended, by status, those that occurred."""
 
     states: int
     kv_blocks: int
@@ -344,6 +355,23 @@ class TierUsage:
     saved_s: float
     asked_images: int
     found_images: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    finds: int
+    ended_reads: dict[str, int]
+    ended_writes: dict[str, int]
+    ended_finds: dict[str, int]
+
+
+class WaitingRequests(NamedTuple):
+    """Requests that no pass can run yet. answers: the remote tier was asked. loads: something is loaded from a tier.
+    requests: another request computes their prefix (ShareRunning)."""
+
+    answers: int
+    loads: int
+    requests: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,11 +387,14 @@ class ArenaUsage:
 
 
 def plain(kind: Any, struct: Any) -> Any:
-    """A dataclass with the members of a struct; arrays by lost reason become dictionaries."""
+    """A dataclass with the members of a struct. An array becomes a tuple, or a dictionary of the numbers other than 0
+    if its index is an enumeration."""
+    names = {"lost": LOST_REASONS, "loaded": MEDIA, "ended": TRANSFER_STATUSES}
     values = {}
     for field in dataclasses.fields(kind):
         value = getattr(struct, field.name)
-        if field.name.startswith("lost_") and hasattr(value, "__len__"):
-            value = {reason: value[i] for i, reason in enumerate(LOST_REASONS) if value[i]}
+        if hasattr(value, "__len__"):
+            of = names.get(field.name.partition("_")[0])
+            value = tuple(value) if of is None else {name: value[i] for i, name in enumerate(of) if value[i]}
         values[field.name] = value
     return kind(**values)

@@ -25,6 +25,7 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import calls
+from stateport._metrics import prometheus_text
 from stateport._prompts import prompt_of
 from stateport.cache_arena import CacheArena, answered_memory
 from stateport.cache_epochs import CacheEpochs
@@ -35,6 +36,7 @@ from stateport.cache_options import (
     ColumnLayout,
     SlotLayout,
     StartedRequest,
+    WaitingRequests,
     plain,
     started,
 )
@@ -94,6 +96,12 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefi
     def running_requests(self) -> int:
         """With those that ended while a load for them was under way, or before their forks had begun."""
         return int(self._describe().running_requests)
+
+    @property
+    def waiting(self) -> WaitingRequests:
+        """Those that ended are not counted."""
+        info = self._describe()
+        return WaitingRequests(info.waiting_for_answers, info.waiting_for_loads, info.waiting_for_requests)
 
     @property
     def transfers_under_way(self) -> int:
@@ -359,16 +367,9 @@ class RequestCache(CacheTiers, CacheArena, CacheEpochs, CacheTenants, CachePrefi
         return stats
 
     def prometheus(self, prefix: str = "stateport") -> str:
-        """The statistics in the text format of Prometheus."""
-        if "\0" in prefix:
-            raise InvalidArgument(f"prefix is {prefix!r}, and must have no zero character")
-        needed = ctypes.c_size_t()
-        calls.request_cache_prometheus(self.handle, prefix.encode(), None, 0, ctypes.byref(needed))
-        while True:
-            text = ctypes.create_string_buffer(needed.value)
-            calls.request_cache_prometheus(self.handle, prefix.encode(), text, len(text), ctypes.byref(needed))
-            if needed.value <= len(text):
-                return text.value.decode()
+        """The statistics, the contents of the cache and the work of its tiers in the text format of Prometheus. prefix:
+        of the names of metrics: letters, digits, _ and :"""
+        return prometheus_text(calls.request_cache_prometheus, self.handle, prefix)
 
     def take_events(self, capacity: int = 4096) -> Records:
         """Moves the oldest events, at most `capacity`: CACHE_EVENT. Sequence numbers count up by one from 1; a gap

@@ -16,6 +16,7 @@ from stateport import _c, _library
 from stateport._arguments import name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records, room
 from stateport._library import calls
+from stateport._metrics import prometheus_text
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
@@ -247,6 +248,12 @@ class StateTiers(_library.Object):
         out = _c.StateTiersInfo()
         calls.state_tiers_describe(self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
+
+    def prometheus(self, prefix: str = "stateport") -> str:
+        """Contents of the tiers and durations of transfers in the text format of Prometheus. A service answers it
+        behind RequestCache.prometheus: no metric is in both. prefix: of the names of metrics: letters, digits, _ and
+        :"""
+        return prometheus_text(calls.state_tiers_prometheus, self.handle, prefix)
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError naming the first fault."""

@@ -70,7 +70,8 @@ install_engines() {
   for engine in "${wanted[@]}"; do
     "$out/env-stateport/bin/pip" install -q --disable-pip-version-check "$(pinned "$engine")" || absent+=("$engine")
   done
-  "$out/env-stateport/bin/pip" install -q --disable-pip-version-check msgspec pyzmq || absent+=("msgspec, pyzmq")
+  "$out/env-stateport/bin/pip" install -q --disable-pip-version-check msgspec pyzmq prometheus_client ||
+    absent+=("msgspec, pyzmq, prometheus_client")
 }
 
 check_types_and_style() {

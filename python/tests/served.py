@@ -21,10 +21,10 @@ def whole(tensor: sp.TensorSpec) -> sp.ModelLayout:
 
 class Served:
     """One request at a time over real stores: the state after n tokens is their sum, KV is the tokens. Below the device
-    are a host and a folder, or a store that others share."""
+    are a host and a folder, or a store that others share. cache: options of the RequestCache beside those of tiers."""
 
     def __init__(self, folder: pathlib.Path | None = None, remote: sp.RemoteStore | None = None,
-                 **options: Any) -> None:
+                 cache: dict[str, Any] | None = None, **options: Any) -> None:
         states, kv = sp.StateSpec([STATE]), sp.StateSpec([KV])
         bytes_below: dict[str, Any] = {"state_image_bytes": states.image_bytes, "kv_image_bytes": kv.image_bytes}
         room: dict[str, Any] = {"host_bytes": 0 if remote else 1 << 20, "file_bytes": 1 << 22 if folder else 0}
@@ -36,7 +36,7 @@ class Served:
         self.cache = sp.RequestCache(
             "hash", sp.SlotLayout(states.fingerprint, checkpoints=2, scan_alignment_tokens=-1),
             max_requests=1, max_request_tokens=128, kv_tokens=192, block_size_tokens=16,
-            tiers=sp.TierOptions(**room, **bytes_below, **options))
+            tiers=sp.TierOptions(**room, **bytes_below, **options), **(cache or {}))
         self.states = sp.StateStore(states, self.cache.state_slots())
         self.kv = sp.StateStore(kv, self.cache.kv_blocks)
         self.tiers = sp.StateTiers(states=[self.states], kv=self.kv, model="sum", folder=folder, remote=shared, **room)

@@ -138,6 +138,13 @@ static void refuse_images(stateport_state_tiers* tiers) {
   CHECK_REFUSED(stateport_state_tiers_poll(tiers, NULL, NULL, 1, &count), STATEPORT_INVALID_ARGUMENT, "out = null");
   CHECK_REFUSED(stateport_state_tiers_poll(tiers, NULL, NULL, 0, NULL), STATEPORT_INVALID_ARGUMENT, "count = null");
   CHECK(first == 9 && count == 9 && medium == 9);
+  CHECK_REFUSED(stateport_state_tiers_prometheus(tiers, NULL, NULL, 1, &count), STATEPORT_INVALID_ARGUMENT,
+                "text = null");
+  CHECK_REFUSED(stateport_state_tiers_prometheus(tiers, NULL, NULL, 0, NULL), STATEPORT_INVALID_ARGUMENT,
+                "bytes = null");
+  CHECK_REFUSED(stateport_state_tiers_prometheus(tiers, "1", NULL, 0, &count), STATEPORT_INVALID_ARGUMENT,
+                "prefix = 1");
+  CHECK(count == 9);
   stateport_state_tiers_info info = {.size = sizeof info};
   CHECK_OK(stateport_state_tiers_describe(tiers, &info));
   CHECK(info.host_images == 0 && info.in_flight == 0);

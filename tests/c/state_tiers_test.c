@@ -48,6 +48,20 @@ static void serve_from_host(tier_engine* engine) {
         (engine->elsewhere > 0) == engine->options.states_alone);
 }
 
+/// The metrics of tiers name the loads from files.
+static void check_text(stateport_state_tiers* tiers) {
+  char text[20000];
+  size_t bytes = 0;
+  CHECK_OK(stateport_state_tiers_prometheus(tiers, "t", text, sizeof text, &bytes));
+  CHECK(bytes == strlen(text) + 1);
+  char line[100];
+  snprintf(line, sizeof line, "t_transfer_seconds_count{tier=\"file\",direction=\"load\"} %d\n", 3 * prompts);
+  CHECK(strstr(text, line) != NULL);
+  char part[8];
+  CHECK_OK(stateport_state_tiers_prometheus(tiers, "t", part, sizeof part, &bytes));
+  CHECK(strlen(part) == sizeof part - 1 && bytes == strlen(text) + 1);
+}
+
 static void serve_from_files(const tier_engine_options* options, size_t images) {
   tier_engine engine;
   tier_engine_make(&engine, options);
@@ -69,6 +83,12 @@ static void serve_from_files(const tier_engine_options* options, size_t images) 
   stateport_cache_stats stats = {.size = sizeof stats};
   CHECK_OK(stateport_request_cache_stats(engine.cache, &stats));
   CHECK(stats.requests_hit == prompts && stats.hit_tokens == prompts * tier_whole_tokens);
+  int64_t depths = 0;
+  for (int bucket = 0; bucket < STATEPORT_TOKEN_BUCKETS; ++bucket) depths += stats.hit_depths[bucket];
+  CHECK(depths == stats.requests && stats.loaded_tokens[STATEPORT_MEDIUM_FILE] == stats.hit_tokens);
+  CHECK(stats.loaded_tokens[STATEPORT_MEDIUM_HOST] == 0);
+  CHECK(files.ended_reads[STATEPORT_TRANSFER_DONE] == 3 * prompts && files.reads == 0 && files.read_bytes == 0);
+  check_text(engine.tiers);
   CHECK_OK(stateport_state_tiers_describe(engine.tiers, &info));
   CHECK(info.read_images == 3 * prompts && info.read_bytes > 0);
   tier_engine_destroy(&engine);

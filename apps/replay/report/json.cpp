@@ -85,7 +85,7 @@ Json ages_json(const CacheStats& stats) {
   while (shown > 0 && stats.reuse_ages.count(shown - 1) + stats.eviction_ages.count(shown - 1) == 0) --shown;
   Json json = Json::array();
   for (int bucket = 0; bucket < shown; ++bucket)
-    json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
+    json.push_back({{"below_s", AgeHistogram::upper(bucket)},  // null: longer
                     {"reuses", stats.reuse_ages.count(bucket)},
                     {"evictions", stats.eviction_ages.count(bucket)}});
   return json;

@@ -89,8 +89,8 @@ void add_memory(Lines& lines, const RunDescription& run, const MoverCounts& move
 
 void add_ages(Lines& lines, const char* label, const AgeHistogram& ages) {
   if (ages.total() == 0) return;
-  lines.add(label, "{} states, half below {} s, nine in ten below {} s", ages.total(), ages.quantile_s(0.5),
-            ages.quantile_s(0.9));
+  lines.add(label, "{} states, half below {} s, nine in ten below {} s", ages.total(), ages.quantile(0.5),
+            ages.quantile(0.9));
 }
 
 void add_losses(Lines& lines, const CacheStats& stats) {

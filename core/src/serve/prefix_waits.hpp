@@ -35,6 +35,8 @@ class PrefixWaits {
 
   [[nodiscard]] bool waits(RequestId request) const noexcept { return requests_[request.index()].wait.tokens > 0; }
   [[nodiscard]] const PrefixWait& wait_of(RequestId request) const noexcept { return requests_[request.index()].wait; }
+  /// The number of requests that wait.
+  [[nodiscard]] std::int32_t waiting() const noexcept { return static_cast<std::int32_t>(waiting_.size()); }
   /// Throws std::logic_error naming the first broken invariant. O(requests).
   void check() const;
 

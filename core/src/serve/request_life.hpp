@@ -63,7 +63,11 @@ class RequestLife final : public RequestCache {
   void reset() override;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
   [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
-  [[nodiscard]] CacheUsage usage() const noexcept override { return index_->usage(); }
+  [[nodiscard]] CacheUsage usage() const noexcept override {
+    CacheUsage usage = index_->usage();
+    usage.waiting = lookups_.waiting();
+    return usage;
+  }
   [[nodiscard]] std::size_t take_events(std::span<CacheEvent> out) override;
   void check_invariants() const override;
 

@@ -32,6 +32,11 @@ class RequestLookups {
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return (tiers_ != nullptr && tiers_->waits(request)) || (waits_ && waits_->waits(request));
   }
+  [[nodiscard]] WaitingRequests waiting() const noexcept {
+    WaitingRequests waiting = tiers_ != nullptr ? tiers_->waiting() : WaitingRequests{};
+    if (waits_) waiting.for_requests = waits_->waiting();
+    return waiting;
+  }
   /// The request begins to compute, or ends without that: counts its hit and its losses.
   void count(RequestId request) noexcept;
   /// The request ends: it computes nothing more.

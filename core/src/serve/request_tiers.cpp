@@ -157,9 +157,10 @@ void RequestTiers::finish_load(RequestId id, bool done) {
   if (done) opened_[id.index()].reused_tokens = request.hit.tokens;
   device_.note_memory(id);
   if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
-  if (done)
+  if (done) {
     request.device_tokens = records_[id.index()].computed = request.hit.tokens;
-  else
+    request.loaded_tokens = request.hit.gained_tokens;
+  } else
     request.lost = LostHit::tier_failed;
   if (request.device_tokens == request.cached_tokens) request.lost.reset();
   go_on(id);
@@ -198,6 +199,8 @@ void RequestTiers::refresh(RequestId id) noexcept {
 void RequestTiers::count(RequestId id) noexcept {
   const Request& request = requests_[id.index()];
   stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost);
+  if (request.loaded_tokens > 0)
+    stats_.loaded_tokens[static_cast<std::size_t>(request.hit.medium)] += request.loaded_tokens;
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {
@@ -278,6 +281,16 @@ TransferPlan RequestTiers::take_transfers() {
   return taken;
 }
 
+WaitingRequests RequestTiers::waiting() const noexcept {
+  WaitingRequests waiting;
+  for (std::size_t row = 0; row < requests_.size(); ++row) {
+    if (!records_[row].running || records_[row].ending || records_[row].holds_prefix) continue;
+    waiting.for_answers += requests_[row].wait == Wait::answers;
+    waiting.for_loads += requests_[row].wait == Wait::load;
+  }
+  return waiting;
+}
+
 bool RequestTiers::is_loading(RequestId request) const {
   check_running(records_, request);
   return waits(request);
@@ -309,7 +322,7 @@ void RequestTiers::set_speeds(const TierSpeeds& speeds) {
 }
 
 TierUsage RequestTiers::usage(Medium medium) const {
-  return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.levels()[medium].usage;
+  return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.usage(medium);
 }
 
 }  // namespace stateport::detail

@@ -57,6 +57,8 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return requests_[request.index()].wait != Wait::nothing;
   }
+  /// O(requests).
+  [[nodiscard]] WaitingRequests waiting() const noexcept;
   /// True: the request waits for its load, and ends when that does, as aborted.
   [[nodiscard]] bool end_later(RequestId request) noexcept;
   /// The row, of no request, is closed when all that it waits for has ended.
@@ -85,6 +87,7 @@ class RequestTiers final : public CacheTiers {
     std::int64_t device_tokens = 0;  ///< that are reused, now
     std::int64_t cached_tokens = 0;  ///< whose KV was on the device, or below and looked for
     std::int64_t opened_tokens = 0;  ///< whose KV was on the device when it began
+    std::int64_t loaded_tokens = 0;  ///< of device_tokens: that its load brought
     std::optional<LostHit> lost;
     Stage stage = Stage::states;
     Wait wait = Wait::nothing;

@@ -62,6 +62,7 @@ std::size_t TierIndex::deepest_state(std::span<const PrefixHash> prefixes) const
 std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result) {
   const UnderWay part = *transfers_.find(result.id);
   transfers_.erase(result.id);
+  count_end(part, result.status);
   switch (part.kind) {
     case Transfer::Kind::load:
       if (const std::optional<bool> done = loads_.end_part(part, result.status))
@@ -79,6 +80,39 @@ std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result
   item.failed |= result.status != TransferStatus::done;
   if (--item.parts_coming == 0) admission_.arrived(part.node, part.content, part, !item.failed);
   return std::nullopt;
+}
+
+/// A copy that did not find its source as it should be is an end of the read, any other one of the write.
+void TierIndex::count_end(const UnderWay& transfer, TransferStatus status) noexcept {
+  const auto end = static_cast<std::size_t>(status);
+  if (transfer.kind == Transfer::Kind::load) [[likely]] {
+    if (transfer.from != Medium::elsewhere) ++contents_.levels()[transfer.from].usage.reads.ended[end];
+  } else if (transfer.kind == Transfer::Kind::find) {
+    ++contents_.levels()[transfer.from].usage.finds.ended[end];
+  } else {
+    const bool is_copy = transfer.kind == Transfer::Kind::copy;
+    const bool is_lost = is_copy && is_source_lost(status);
+    if (is_lost || (is_copy && status == TransferStatus::done))
+      ++contents_.levels()[transfer.from].usage.reads.ended[end];
+    if (!is_lost) ++contents_.levels()[transfer.to].usage.writes.ended[end];
+  }
+}
+
+TierUsage TierIndex::usage(Medium medium) const noexcept {
+  TierUsage usage = contents_.levels()[medium].usage;
+  const TrafficCounts under_way = transfers_.under_way();
+  const auto fill = [&](TierTraffic& traffic, TrafficCounts::Direction direction) {
+    for (const CacheContent content : {CacheContent::kv_block, CacheContent::state}) {
+      const std::int64_t images = under_way.images(medium, direction, content);
+      traffic.transfers += images;
+      if (direction != TrafficCounts::find)
+        traffic.bytes += images * contents_.bytes_of(content) / static_cast<std::int64_t>(contents_.images_of(content));
+    }
+  };
+  fill(usage.reads, TrafficCounts::read);
+  fill(usage.writes, TrafficCounts::write);
+  fill(usage.finds, TrafficCounts::find);
+  return usage;
 }
 
 void TierIndex::flush() {

@@ -80,6 +80,7 @@ class TierIndex {
   [[nodiscard]] TransferPlan take_transfers() { return transfers_.take_plan(); }
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return transfers_.size(); }
   void set_speeds(const TierSpeeds& speeds) noexcept { times_.set_speeds(speeds); }
+  [[nodiscard]] TierUsage usage(Medium medium) const noexcept;
   /// Forgets these contents, and those of which no namespace is known. Transfers may be under way. The device has lost
   /// its own, or is about to.
   void forget(const Forgotten& forgotten);
@@ -91,6 +92,8 @@ class TierIndex {
   void check_invariants() const;
 
  private:
+  void count_end(const UnderWay& transfer, TransferStatus status) noexcept;
+
   /// The images of one state that were attached, and the last ones.
   struct Found {
     Medium medium = Medium::file;

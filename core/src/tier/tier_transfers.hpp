@@ -6,7 +6,9 @@
 
 #include "containers/hash_index.hpp"
 #include "tier/tier_nodes.hpp"
+#include "tier/traffic_counts.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,17 +16,6 @@
 #include <vector>
 
 namespace stateport::detail {
-
-/// The purpose of an unanswered transfer.
-struct UnderWay {
-  Transfer::Kind kind = Transfer::Kind::store;
-  Medium from = Medium::device;
-  Medium to = Medium::host;
-  CacheContent content = CacheContent::state;
-  std::uint32_t node = TierNode::none;  ///< find: the number of the image among those that the request asks for
-  RequestId request;
-  bool stays = false;  ///< copy: the faster tier keeps it
-};
 
 /// The transfers of a cache: those that it decided since the plan was last taken, and those without an answer.
 ///
@@ -89,12 +80,22 @@ class TierTransfers {
   void erase(TransferId id) noexcept {
     const std::uint32_t at = find_place(id);
     index_.erase(mixed(id), at);
+    places_[at].id = 0;
     free_.push_back(at);
   }
   /// The number of transfers that are named or under way.
   [[nodiscard]] std::size_t size() const noexcept { return index_.count(); }
-  /// Throws std::logic_error naming the first violation. O(plan).
+  /// Those, counted. O(the most that were named or under way together).
+  [[nodiscard]] TrafficCounts under_way() const noexcept {
+    TrafficCounts counted;
+    for (const Place& place : places_)
+      if (place.id != 0) counted.add(place.transfer);
+    return counted;
+  }
+  /// Throws std::logic_error naming the first violation. O(all).
   void check_invariants() const {
+    const auto used = std::ranges::count_if(places_, [](const Place& place) { return place.id != 0; });
+    require_invariant(std::cmp_equal(used, size()), "TierTransfers", "a place without a transfer is in use");
     for (const Transfer& transfer : plan_) {
       if (transfer.kind == Transfer::Kind::drop) continue;
       const std::uint32_t at = find_place(transfer.id);
@@ -119,7 +120,7 @@ class TierTransfers {
 
   std::vector<Transfer> plan_;
   std::vector<Transfer> taken_;
-  std::vector<Place> places_;
+  std::vector<Place> places_;  ///< with id 0: free
   std::vector<std::uint32_t> free_;
   HashIndex index_{80};
   TransferId last_ = 0;

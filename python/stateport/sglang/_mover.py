@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from stateport._arrays import Int32s, Records
 from stateport.errors import BackendError, InvalidArgument, OutOfMemory
 from stateport.image_cache import ImageCache, ImagePlan
+from stateport.sglang._metrics import LinkerMetrics
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, transfer_results
 from stateport.tiers import StateTiers
 
@@ -38,13 +40,15 @@ class Job:
     images: Callable[[], tuple[Records, Int32s]]
     done: Callable[[bool], None]
     ready: Sequence[Any] = ()
+    begun_s: float = dataclasses.field(default_factory=time.monotonic)
 
 
 class Mover:
     """Stores go to the fastest tier and from there to files, loads come from any tier."""
 
-    def __init__(self, tiers: StateTiers, cache: ImageCache, device: torch.device) -> None:
-        self.tiers, self.cache = tiers, cache
+    def __init__(self, tiers: StateTiers, cache: ImageCache, device: torch.device,
+                 metrics: LinkerMetrics | None = None) -> None:
+        self.tiers, self.cache, self._metrics = tiers, cache, metrics
         self.counts: collections.Counter[str] = collections.Counter()
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._device = device
@@ -146,15 +150,23 @@ class Mover:
         plan = self.cache.settle(results)
         for number, status, _ in results.tolist():
             what = self._under_way.pop(number)
-            self.counts[f"{what}: {TRANSFER_STATUSES[status]}"] += 1
+            self._count_end(what, TRANSFER_STATUSES[status])
             if what == "load" and status:
                 logger.warning("stateport: an image was not loaded: %s", TRANSFER_STATUSES[status])
+        if self._metrics is not None:
+            self._metrics.look(self.tiers)
         self._carry_out(plan)
 
     def _fail(self, numbers: Sequence[int]) -> ImagePlan:
         plan = self.cache.settle(transfer_results(numbers, "failed"))
-        self.counts.update(f"{self._under_way.pop(number)}: failed" for number in numbers)
+        for number in numbers:
+            self._count_end(self._under_way.pop(number), "failed")
         return plan
+
+    def _count_end(self, what: str, status: str) -> None:
+        self.counts[f"{what}: {status}"] += 1
+        if self._metrics is not None:
+            self._metrics.count_end(what, status)
 
     def _carry_out(self, plan: ImagePlan) -> None:
         self._take(plan)
@@ -175,6 +187,8 @@ class Mover:
         for transfer in plan.transfers:
             if transfer["kind"] == _DROP:
                 self.counts[_DROPPED[int(transfer["from"])]] += 1
+                if self._metrics is not None:
+                    self._metrics.count_drop(MEDIA[int(transfer["from"])])
             else:
                 self._under_way[int(transfer["id"])] = (
                     "load" if transfer["kind"] == _LOAD else f"to {MEDIA[transfer['to']]}")
@@ -186,6 +200,8 @@ class Mover:
             if self._stream and not job.store:
                 self._stream.synchronize()  # what was loaded is there
             job.done(good)
+            if self._metrics is not None:
+                self._metrics.observe("offload" if job.store else "load", time.monotonic() - job.begun_s)
         except Exception:
             logger.exception("stateport: the device failed; nothing is kept or loaded any more")
             self._dead = True

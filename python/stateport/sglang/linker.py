@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import LayerWiseLoa
 from stateport._arrays import IMAGE_KEY, Int32s, Records
 from stateport.errors import BackendError, InvalidArgument
 from stateport.sglang._keys import leading, page_keys
+from stateport.sglang._metrics import make_metrics
 from stateport.sglang._mover import Job, Mover
 from stateport.sglang._options import Options
 from stateport.sglang._pools import DevicePools
@@ -58,7 +59,8 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.pools = dict.fromkeys(self._pools.names, self._pools)
         rank, ranks = _rank(params)
         tiers = self._pools.make_tiers(options, params, rank, ranks)
-        self._mover = Mover(tiers, self._pools.make_cache(options, tiers), self._pools.device)
+        metrics = make_metrics(server_args, rank, {"host": options.host_bytes, "file": options.file_bytes})
+        self._mover = Mover(tiers, self._pools.make_cache(options, tiers), self._pools.device, metrics)
         self.layer_done_counter = LayerWiseLoadCounter(self._pools.layers)
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)

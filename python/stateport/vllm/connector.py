@@ -207,10 +207,8 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._scheduler.close()
 
     def get_kv_connector_stats(self) -> StateportStats | None:
-        if self._scheduler is None:
-            return None
-        counted = self._scheduler.counters.take()
-        return StateportStats(data=counted) if counted else None
+        taken = self._scheduler.take_statistics() if self._scheduler is not None else self._moves.counters.take()
+        return StateportStats(data=taken) if taken else None
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> StateportStats:

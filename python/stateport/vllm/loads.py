@@ -27,11 +27,23 @@ class Load:
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """asked: finds. found: those of them that were done. failed: transfers that were not done, without finds of missing
-    images."""
+    images. seconds: of requests whose finds, or whose loads, have all ended: the kind, the slowest tier, and the time
+    since they began. Loads of which one failed are left out."""
 
     asked: int
     found: int
     failed: int
+    seconds: tuple[tuple[str, str, float], ...] = dataclasses.field(default=(), compare=False)
+
+
+@dataclasses.dataclass
+class _Round:
+    """The finds, or the loads, of a request that are under way together."""
+
+    begun_s: float
+    medium: int = 0
+    left: int = 0
+    failed: bool = False
 
 
 _ROW = 0xFFFFFFFF  # of the number of a request: below max_requests
@@ -46,6 +58,7 @@ class Loads:
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
         self._under_way: dict[int, tuple[int, int]] = {}  # by transfer: its request and kind
+        self._rounds: dict[tuple[int, int], _Round] = {}  # by request and kind
         self._loads: dict[int, tuple[int, int]] = {}  # by request: the slowest tier, tokens
         self._late: dict[int, set[int]] = {}  # by request that was given up: its transfers
         self._ask_from_s = 0.0
@@ -60,10 +73,12 @@ class Loads:
     def begin(self, transfers: Records) -> list[tuple[str, int, int]]:
         """Notes transfers that begin. Returns the loads: tier, blocks of KV, states."""
         loaded = []
-        for number, kind, request in zip(*(transfers[name].tolist() for name in ("id", "kind", "request")),
-                                         strict=True):
+        for number, kind, request, medium in zip(*(transfers[name].tolist() for name in (
+                "id", "kind", "request", "from")), strict=True):
             if kind in (_LOAD, _FIND):
                 self._under_way[number] = request, kind
+                ends = self._rounds.setdefault((request, kind), _Round(time.monotonic()))
+                ends.medium, ends.left = max(ends.medium, medium), ends.left + 1
         loads = transfers[transfers["kind"] == _LOAD]
         for request, medium, tokens in zip(loads["request"].tolist(), loads["from"].tolist(),
                                            loads["image"]["tokens"].tolist(), strict=True):
@@ -78,6 +93,7 @@ class Loads:
     def answered(self, results: Records) -> Answers:
         """Transfers ended: TRANSFER_RESULT [n]."""
         asked = found = failed = 0
+        seconds = []
         for number, status in zip(results["id"].tolist(), results["status"].tolist(), strict=True):
             request, kind = self._under_way.pop(number, (-1, -1))
             late = self._late.get(request, set())
@@ -88,9 +104,17 @@ class Loads:
             found += kind == _FIND and status == _DONE
             is_failure = status != _DONE and not (kind == _FIND and status == _GONE)
             failed += is_failure
+            if (round_ := self._rounds.get((request, kind))) is not None:
+                round_.left -= 1
+                round_.failed |= is_failure
+                if round_.left == 0:
+                    del self._rounds[request, kind]
+                    if not round_.failed:
+                        seconds.append((TRANSFER_KINDS[kind], MEDIA[round_.medium],
+                                        time.monotonic() - round_.begun_s))
             if kind == _FIND and status == _FAILED:
                 self._ask_from_s = time.monotonic() + ASK_AGAIN_S
-        return Answers(asked, found, failed)
+        return Answers(asked, found, failed, tuple(seconds))
 
     def give_up(self, request: int) -> None:
         """The engine no longer waits for this request of the cache."""

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's counters in vLLM's log and in its metrics."""
+"""The connector's statistics in vLLM's log and in its metrics."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-from stateport.vllm.statistics import COUNTED, Counters
+from stateport.vllm.statistics import COUNTED, FORESEEN, MEASURED, OBSERVED, Counters, labels_of
 
 
 @dataclasses.dataclass
 class StateportStats(KVConnectorStats):  # type: ignore[misc]
-    """data: counts by "name" or "name:label" (stateport.vllm.statistics.COUNTED)."""
+    """data: as Counters.data: by "name" or "name:label" (stateport.vllm.statistics)."""
 
-    data: dict[str, int] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def reset(self) -> None:
         self.data = {}
@@ -23,27 +24,59 @@ class StateportStats(KVConnectorStats):  # type: ignore[misc]
     def aggregate(self, other: StateportStats) -> StateportStats:
         sums = Counters(self.data)
         sums.merge(other.data)
-        return StateportStats(data=sums.values)
+        return StateportStats(data=sums.data())
 
     def reduce(self) -> dict[str, int | float]:
-        return dict(sorted(self.data.items()))
+        """Counts, and means of observations: levels are for metrics alone."""
+        seen = Counters(self.data)
+        means = {f"{key} mean": statistics.fmean(samples) for key, samples in seen.samples.items()}
+        return dict(sorted({**seen.values, **means}.items()))
 
     def is_empty(self) -> bool:
         return not self.data
 
 
+# By class, name and labels. vLLM unregisters its metrics before it makes new ones, so that one which can be made is
+# made; a second connector of an engine finds its names taken, and shares the metrics of the first.
+_made: dict[tuple[type, str, tuple[str, ...]], Any] = {}
+
+
+def _make(kind: Any, name: str, text: str, labels: list[str], **options: Any) -> Any:
+    key = (kind, name, tuple(labels))
+    try:
+        _made[key] = kind(name=f"vllm:stateport_{name}", documentation=text, labelnames=labels, **options)
+    except ValueError:  # the name is taken
+        if key not in _made:
+            raise
+    return _made[key]
+
+
 class StateportPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
-    """Counters vllm:stateport_<name>_total, by engine and by label."""
+    """Counters vllm:stateport_<name>_total, histograms and gauges vllm:stateport_<name>, by engine and by label."""
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str],
                  per_engine_labelvalues: dict[int, list[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        self._counters = {name: self._counter_cls(name=f"vllm:stateport_{name}", documentation=text,
-                                                  labelnames=[*labelnames, *([label] if label else [])])
-                          for name, (text, label) in COUNTED.items()}
+        counters = {name: _make(self._counter_cls, name, text, [*labelnames, *labels])
+                    for name, (text, labels) in COUNTED.items()}
+        histograms = {name: _make(self._histogram_cls, name, text, [*labelnames, *labels], buckets=list(bounds))
+                      for name, (text, labels, bounds) in OBSERVED.items()}
+        gauges = {name: _make(self._gauge_cls, name, text, [*labelnames, *labels], multiprocess_mode="mostrecent")
+                  for name, (text, labels) in MEASURED.items()}
+        self._metrics = counters | histograms | gauges
+        for name, metric in (counters | histograms).items():  # they are there, with 0, before anything happens
+            for labels in [()] if not labels_of(name) else [(value,) for value in FORESEEN.get(name, ())]:
+                for values in per_engine_labelvalues.values():
+                    metric.labels(*values, *labels)
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
-        for key, count in transfer_stats_data.items():
-            name, _, label = key.partition(":")
-            values = [*self.per_engine_labelvalues[engine_idx], *([label] if COUNTED[name][1] else [])]
-            self._counters[name].labels(*values).inc(count)
+        for key, value in transfer_stats_data.items():
+            name, *labels = key.split(":", len(labels_of(key.partition(":")[0])))
+            metric = self._metrics[name].labels(*self.per_engine_labelvalues[engine_idx], *labels)
+            if name in COUNTED:
+                metric.inc(value)
+            elif name in MEASURED:
+                metric.set(value)
+            else:
+                for sample in value:
+                    metric.observe(sample)

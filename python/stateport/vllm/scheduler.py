@@ -33,6 +33,7 @@ from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.prompts import media_of, namespace_of, tokens_of
 from stateport.vllm.recording import Traffic, open_recorder
 from stateport.vllm.statistics import Counters
+from stateport.vllm.watch import CacheWatch
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class SchedulerSide:
         self._events = PoolEvents(layout, self._hash_seed) if options.kv_events else None
         self._clock = time.monotonic()
         self._cache: RequestCache | None = None
+        self._watch: CacheWatch | None = None
         self._pools: list[tuple[int, ...]] = []  # of the workers
 
     # --- The workers -------------------------------------------------------------------------------------------------
@@ -147,6 +149,9 @@ class SchedulerSide:
         self._cache, self._pools = cache, pools
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
+        self._watch = CacheWatch(cache, kv_bytes=self._bytes[0], state_bytes=self._bytes[1], kv_blocks=blocks,
+                                 states=states, capacity={} if tiers is None else {
+                                     "file": tiers.file_bytes, "remote": tiers.remote_bytes})
         self._image_bytes = first.kv_image_bytes, first.state_image_bytes
         if self.options.folder is not None:
             self._attach(infos)
@@ -173,6 +178,11 @@ class SchedulerSide:
             self.counters.add("asked_images", answers.asked)
             self.counters.add("found_images", answers.found)
             self.counters.add("failed_transfers", answers.failed)
+            for kind, medium, seconds in answers.seconds:
+                if kind == "load":
+                    self.counters.observe("load_seconds", seconds, medium)
+                else:
+                    self.counters.observe("find_seconds", seconds)
             self._begin(self.cache.settle(complete).transfers)
 
     def _begin_rest(self) -> None:
@@ -281,6 +291,8 @@ class SchedulerSide:
         the cache that is still being loaded ends when its load is answered. After a prompt gave up waiting, no other
         one waits until the transfers of the first are answered."""
         load = None
+        if held.waits_since_s is not None:
+            self.counters.observe("wait_seconds", time.monotonic() - held.waits_since_s)
         if self._waits(held):
             self.counters.add("late_loads", 1)
         else:
@@ -336,6 +348,8 @@ class SchedulerSide:
         held = self._held.get(request.request_id)
         if held is None:
             self.counters.add("prompts", 1)
+            self.counters.observe("request_hit_tokens", 0)
+            self.counters.observe("request_lost_tokens", 0)
             return
         if external_tokens and held.local + external_tokens != held.reused:
             self._refuse(request.request_id, held, external_tokens)
@@ -395,6 +409,8 @@ class SchedulerSide:
             self.counters.add("hit_tokens", external_tokens, held.medium)
         lost_tokens = held.branch - max(held.reused, held.local)
         lost = held.lost if held.lost != "nothing" and lost_tokens > 0 else ""
+        self.counters.observe("request_hit_tokens", external_tokens)
+        self.counters.observe("request_lost_tokens", lost_tokens if lost else 0)
         if lost:
             self.counters.add("lost_hits", 1, lost)
             self.counters.add("lost_tokens", lost_tokens, lost)
@@ -522,6 +538,12 @@ class SchedulerSide:
         self.counters.add("saved_states", states)
         self.counters.add("saved_bytes", len(places) * self._bytes[0] + states * self._bytes[1])
         self.counters.add("unsaved", commit.dropped_states, "pool_in_use")
+
+    def take_statistics(self) -> dict[str, Any]:
+        """Counts, observations and levels since the last call: Counters.data."""
+        if self._watch is not None:
+            self._watch.look(self.counters)
+        return self.counters.take()
 
     def take_events(self) -> list[dict[str, Any]]:
         """Contents that can be restored since the last call, or not any more: events of KvEventEncoder."""

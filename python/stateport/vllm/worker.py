@@ -28,6 +28,7 @@ from stateport.vllm.layout import KV, STATE, PageGroup, PageLayout, Part, kv_par
 from stateport.vllm.metadata import PageCopies, PlaceClears, StepPlan, WorkerInfo
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.sharing import open_store, unsplit
+from stateport.vllm.statistics import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class WorkerSide:
         self._host: dict[str, list[Any]] = {}  # memory of the pools, by content
         self._kv_caches: dict[str, torch.Tensor] = {}
         self.info: WorkerInfo | None = None
+        self.counters = Counters()
 
     # --- The pools ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +167,7 @@ class WorkerSide:
         """Answers the requests whose pages are there in the order of the stream, and those whose pages are not: all or
         none of a step, beside those that the plan refuses."""
         names, refused = set(plan.restored), set(plan.refused)
+        begun_s = time.monotonic()
         try:
             for group, pairs in plan.moves.pages.items():
                 self._groups[group].between_pages.copy(pairs, _stream())
@@ -174,10 +177,13 @@ class WorkerSide:
         except Error:
             logger.exception("stateport: %d prompts could not be restored", len(names))
             return set(), names | refused
+        if plan.restores.pages:
+            self.counters.observe("restore_seconds", time.monotonic() - begun_s)
         return names, refused
 
     def save(self, plan: StepPlan) -> None:
         """After the forward. When this returns (on a device: in the order of its stream) vLLM may reuse the pages."""
+        begun_s = time.monotonic()
         if self._tiers is not None and len(plan.removed):
             self._tiers.remove(plan.removed, _stream())
         for save in plan.saves:
@@ -189,6 +195,8 @@ class WorkerSide:
             elif self._tiers is not None:
                 self._tiers.execute(save, _stream())
         _settle_copies()
+        if plan.saves:
+            self.counters.observe("save_seconds", time.monotonic() - begun_s)
 
     def results(self) -> Records:
         """Ended transfers between the pools and the tiers below: TRANSFER_RESULT [n]."""

@@ -266,9 +266,9 @@ TEST_CASE("the clock may begin again after a reset, and times go on") {
     };
     for (const double begin_s : {1000.0, 5.0, 0.0}) {
       CHECK(serve_at(begin_s).reused_tokens == 0);
-      const double before_s = cache->stats().reuse_ages.sum_s();
+      const double before_s = cache->stats().reuse_ages.sum();
       CHECK(serve_at(begin_s + 3).reused_tokens > 0);
-      if (index != Combination::hash_columns) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
+      if (index != Combination::hash_columns) CHECK(cache->stats().reuse_ages.sum() == doctest::Approx(before_s + 3));
       CHECK_THROWS_WITH_AS(static_cast<void>(cache->start({.tokens = prompt, .now_s = begin_s + 2})),
                            doctest::Contains("now_s"), InvalidArgument);
       cache->reset();

@@ -6,7 +6,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -49,6 +48,11 @@ TEST_CASE("every token of a prompt is a hit or lost for one reason") {
     CHECK(stats.requests_hit == hits);
     CHECK(tokens == stats.prompt_tokens);
     CHECK(flops == static_cast<double>(tokens));
+    CHECK(stats.hit_depths.total() == 50);
+    CHECK(stats.hit_depths.sum() == static_cast<double>(stats.hit_tokens));
+    CHECK(stats.loss_depths.total() == 50);
+    const auto lost = static_cast<double>(tokens - stats.hit_tokens - stats.of(LostHit::never_stored).tokens);
+    CHECK(stats.loss_depths.sum() == lost);
   });
 }
 
@@ -64,19 +68,6 @@ TEST_CASE("FLOPs grow faster than tokens when attention counts") {
   CHECK(other == stats);
   other.cost.linear += 1;
   CHECK(other != stats);
-}
-
-TEST_CASE("ages fall into buckets that double, the last one without an end") {
-  AgeHistogram ages;
-  for (const double age : {-1.0, 0.0, 0.999, 1.0, 1.5, 2.0, 1e12}) ages.add(age);
-  CHECK(ages.count(0) == 3);
-  CHECK(ages.count(1) == 2);
-  CHECK(ages.count(2) == 1);
-  CHECK(ages.count(AgeHistogram::buckets - 1) == 1);
-  CHECK(ages.total() == 7);
-  CHECK(ages.quantile_s(0.5) == 2);
-  CHECK(std::isinf(ages.quantile_s(1)));
-  CHECK(AgeHistogram{}.quantile_s(0.5) == 0);
 }
 
 TEST_CASE("the text for people names the reasons that occurred, the one for Prometheus all of them") {

@@ -30,6 +30,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import KVConnectorBlockState, SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.request import Request
 
 import stateport as sp
@@ -247,6 +248,9 @@ def check_statistics(transfer: dict[str, Any]) -> Any:
     own = said.data.get("StateportConnector", said)
     assert own.data["hit_tokens:host"] == 48
     plain = said.data if own is said else {"StateportConnector": own.data}
+    timed = engine.worker.get_kv_connector_stats()
+    assert set(timed.data.get("StateportConnector", timed).data) == {"restore_seconds", "save_seconds"}
+    assert timed.aggregate(said).reduce()
     first, second = (engine.kind.build_kv_connector_stats(plain) for _ in range(2))
     assert first.aggregate(second).reduce() != second.reduce()
     engine.close()
@@ -254,13 +258,19 @@ def check_statistics(transfer: dict[str, Any]) -> Any:
 
 
 def check_metrics(transfer: dict[str, Any], plain: Any) -> None:
-    """Once in a process: Prometheus takes each counter once."""
+    """Prometheus takes each name once: two connectors of an engine share the metrics, and vLLM unregisters its own
+    before it makes those of another engine."""
     found = config(transfer)
     kinds = {Gauge: Gauge, Counter: Counter, Histogram: Histogram}
-    metrics = KVConnectorFactory.get_connector_class(found.kv_transfer_config).build_prom_metrics(
-        found, kinds, ["engine"], {0: ["0"]})
-    metrics.observe(plain, 0)
-    assert REGISTRY.get_sample_value("vllm:stateport_hit_tokens_total", {"engine": "0", "tier": "host"}) == 48
+    kind = KVConnectorFactory.get_connector_class(found.kv_transfer_config)
+    for _ in range(2):
+        for _ in range(2):
+            kind.build_prom_metrics(found, kinds, ["engine"], {0: ["0"]}).observe(plain, 0)
+        for name, labels, value in (("hit_tokens_total", {"tier": "host"}, 96), ("states", {"tier": "host"}, 1),
+                                    ("request_hit_tokens_count", {}, 4)):
+            told = REGISTRY.get_sample_value(f"vllm:stateport_{name}", {"engine": "0", **labels})
+            assert told == value, (name, told)
+        unregister_vllm_metrics()
 
 
 def refused(transfer: dict[str, Any], part: str) -> None:

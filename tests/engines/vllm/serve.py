@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from vllm import LLM, SamplingParams
+from vllm.v1.metrics.reader import Counter
 
 SIGNAL_S_MAX, WRITES_S = 600, 2  # WRITES_S: time in which the states of a call are written to a shared store
 OURS = "vllm:stateport_"
@@ -42,9 +43,10 @@ def restored(llm: LLM) -> dict[str, int]:
 
 def counted(llm: LLM) -> dict[str, int]:
     """All of stateport's counters that are not 0, by name and label."""
-    return {":".join([metric.name.removeprefix(OURS), *(metric.labels[name] for name in ("tier", "reason")
+    return {":".join([metric.name.removeprefix(OURS), *(metric.labels[name] for name in ("tier", "reason", "status")
                                                         if name in metric.labels)]): int(metric.value)
-            for metric in llm.get_metrics() if metric.name.startswith(OURS) and metric.value}
+            for metric in llm.get_metrics()
+            if isinstance(metric, Counter) and metric.name.startswith(OURS) and metric.value}
 
 
 def owned_blocks(llm: LLM) -> int:

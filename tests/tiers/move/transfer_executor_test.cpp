@@ -7,6 +7,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 using namespace stateport;
@@ -15,6 +17,7 @@ using test::drop_from;
 using test::find_in_remote;
 using test::kv_image;
 using test::load_from;
+using test::SlowFiles;
 using test::state_image;
 using test::store_to;
 using test::TransferRig;
@@ -296,4 +299,50 @@ TEST_CASE("finds, loads and stores wait while others fill the queue of a store t
   CHECK(all[3] == TransferResult{4, gone});
   CHECK((all[4].status == done || all[4].status == gone));
   CHECK(rig.executor->in_flight() == 0);
+}
+
+TEST_CASE("a transfer that is done has its time counted once, for its tier and its direction") {
+  using Direction = TransferTimes::Direction;
+  using Clock = std::chrono::steady_clock;
+  const auto begun = Clock::now();
+  TransferRig rig(3, 2, {}, 2);
+  const auto total = [&](Medium tier, Direction direction) {
+    return rig.executor->times().of(tier, direction).total();
+  };
+  const auto settle = [&] {
+    while (rig.executor->in_flight() > 0) {
+      rig.lane->advance();
+      for (SlowFiles* const lower : {&rig.files, &rig.remote})
+        if (lower->waiting() > 0) lower->finish(0);
+      rig.poll();
+    }
+  };
+  const ImageKey a = state_image(1), b = state_image(2);
+  rig.compute(0, a);
+  rig.compute(1, b);
+  rig.execute({store_to(host, 1, a, 0), store_to(file, 2, b, 1), load_from(host, 3, state_image(9), 2)});
+  constexpr std::chrono::milliseconds pause(2);
+  std::this_thread::sleep_for(pause);
+  CHECK(total(host, Direction::store) == 0);
+  rig.lane->advance();
+  rig.poll();
+  CHECK(total(host, Direction::store) == 1);
+  CHECK(total(file, Direction::store) == 0);
+  const double seconds = rig.executor->times().of(host, Direction::store).sum();
+  CHECK(seconds >= std::chrono::duration<double>(pause).count());
+  CHECK(seconds <= std::chrono::duration<double>(Clock::now() - begun).count());
+  settle();
+  CHECK(total(file, Direction::store) == 1);
+  rig.execute({load_from(file, 4, b, 3), load_from(file, 5, state_image(9), 4), find_in_remote(6, b)});
+  settle();
+  CHECK(total(file, Direction::load) == 1);  // the other one was not there
+  CHECK(total(remote, Direction::find) == 0);
+  rig.execute({copy_down(7, a, host, remote)});
+  settle();
+  rig.execute({find_in_remote(8, a), load_from(remote, 9, a, 5)});
+  settle();
+  CHECK(total(remote, Direction::store) == 1);
+  CHECK(total(remote, Direction::find) == 1);
+  CHECK(total(remote, Direction::load) == 1);
+  CHECK(total(host, Direction::load) == 0);
 }

@@ -356,6 +356,9 @@ std::size_t StateTiers::drain(const Stream& stream) {
 std::size_t StateTiers::in_flight() const noexcept {
   return impl_->executor.in_flight();
 }
+const TransferTimes& StateTiers::times() const noexcept {
+  return impl_->executor.times();
+}
 const HostTier& StateTiers::host() const noexcept {
   return impl_->host;
 }

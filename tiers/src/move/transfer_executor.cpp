@@ -38,6 +38,7 @@ TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, Copy
 void TransferExecutor::execute(const Stream& stream, TransferPlan transfers) {
   for (const Transfer& transfer : transfers) check(transfer);
   reserve(transfers.size());
+  now_ = Clock::now();
   for (const Transfer& transfer : transfers)
     if (transfer.from != Medium::elsewhere) start(stream, transfer);
   let_go_on(stream);
@@ -54,6 +55,7 @@ void TransferExecutor::reserve(std::size_t transfers) {
 
 std::size_t TransferExecutor::poll(const Stream& stream, std::span<TransferResult> results) {
   lane_->prepare_marks(2);
+  now_ = Clock::now();
   mark(stream);
   if (!operations_.copying.empty()) {
     const std::uint64_t reached = lane_->reached();
@@ -277,6 +279,7 @@ void TransferExecutor::finish_copy(std::uint32_t number) {
     return operation.lower->push_write(number);
   }
   const bool there = host_->state(operation.image) == HostTier::State::ready;
+  if (!operation.failed && there) note_done(operation);
   answer(transfer.id, operation.failed ? TransferStatus::failed : there ? TransferStatus::done : TransferStatus::gone);
   free_operation(number);
 }
@@ -295,12 +298,16 @@ void TransferExecutor::arrive(const Stream& stream, LowerQueue& lower, std::uint
   const Transfer& transfer = operation.transfer;
   if (transfer.kind == Transfer::Kind::copy) return send_down(number);
   if (lower.objects()) {
+    note_done(operation);
     const std::size_t route = routes_.from_objects(kind_of(transfer), static_cast<std::size_t>(encoding));
     add_load(stream, transfer, route, lower.staging().place(operation.image));
     return wait_for_mark(number);
   }
   host_->publish(operation.image);
-  if (add_load(stream, transfer, operation.image)) return wait_for_mark(number);
+  if (add_load(stream, transfer, operation.image)) {
+    note_done(operation);
+    return wait_for_mark(number);
+  }
   host_->unpin(operation.image);
   free_operation(number);
 }
@@ -321,7 +328,8 @@ std::size_t TransferExecutor::kind_of(const Transfer& transfer) const {
 }
 
 std::uint32_t TransferExecutor::make_operation(const Transfer& transfer, HostImage image) {
-  TransferOperation operation{.transfer = transfer, .lower = lower_of(transfer), .image = image, .number = ++numbers_};
+  TransferOperation operation{
+      .transfer = transfer, .lower = lower_of(transfer), .image = image, .number = ++numbers_, .begun = now_};
   if (operation.is_counted()) {
     operation.lower->count();
     // Equal keys have equal contents: the image may as well stay.
@@ -339,6 +347,7 @@ void TransferExecutor::free_operation(std::uint32_t number) noexcept {
 void TransferExecutor::end(std::uint32_t number, TransferStatus status) {
   const TransferOperation& operation = operations_[number];
   answer(operation.transfer.id, status);
+  if (status == TransferStatus::done) note_done(operation);
   if (operation.drop_if_failed && status != TransferStatus::done)
     operation.lower->drop_now(operation.transfer.image, operation.number);
   if (operation.source.valid()) host_->unpin(operation.source);

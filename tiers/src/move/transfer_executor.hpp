@@ -5,6 +5,7 @@
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/host_tier.hpp>
 #include <stateport/tiers/image.hpp>
+#include <stateport/tiers/transfer_times.hpp>
 
 #include "move/copy_batch.hpp"
 #include "move/copy_lane.hpp"
@@ -12,6 +13,7 @@
 #include "move/transfer_operations.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -66,9 +68,11 @@ class TransferExecutor final : private LowerQueueUser {
   }
   /// Operations with files.
   [[nodiscard]] std::size_t file_transfers() const noexcept { return lower_[0].operations(); }
+  [[nodiscard]] const TransferTimes& times() const noexcept { return times_; }
   void check_invariants() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   using Phase = TransferOperation::Phase;
 
   void check(const Transfer& transfer) const;
@@ -106,6 +110,10 @@ class TransferExecutor final : private LowerQueueUser {
   [[nodiscard]] std::uint32_t make_operation(const Transfer& transfer, HostImage image);
   void free_operation(std::uint32_t operation) noexcept;
   void wait_for_mark(std::uint32_t operation) noexcept;
+  /// The operation is answered with `done`.
+  void note_done(const TransferOperation& operation) noexcept {
+    times_.add(operation.transfer, std::chrono::duration<double>(now_ - operation.begun).count());
+  }
   void answer(TransferId id, TransferStatus status) { results_.push({id, status}); }
   /// Answers an operation that pins an image, or has none, and ends it.
   void end(std::uint32_t operation, TransferStatus status) override;
@@ -123,6 +131,8 @@ class TransferExecutor final : private LowerQueueUser {
   std::uint64_t numbers_ = 0;
   std::array<LowerQueue, 2> lower_;  ///< files, remote
   ReadyQueue<TransferResult> results_;
+  Clock::time_point now_ = {};  ///< of the call
+  TransferTimes times_;
 };
 
 }  // namespace stateport::tiers

@@ -7,6 +7,7 @@
 
 #include "containers/reserve_amortised.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -27,6 +28,7 @@ struct TransferOperation {
   HostImage source;          ///< of host memory, while it is copied into objects
   std::uint64_t number = 0;  ///< in the order in which they began
   std::uint64_t mark = 0;    ///< of the copying phase
+  std::chrono::steady_clock::time_point begun = {};
   Phase phase = Phase::unused;
   bool failed = false;          ///< the copy that it waits for was never enqueued
   bool drop_if_failed = false;  ///< took back a drop

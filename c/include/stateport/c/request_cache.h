@@ -36,6 +36,10 @@ typedef struct stateport_request_cache_info {
   int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
   int32_t running_requests;    ///< with those that ended and wait for a load, or for their forks
   size_t transfers_under_way;  ///< to and from tiers, named and not settled
+  // Requests that no pass can run yet.
+  int32_t waiting_for_answers;   ///< the remote tier was asked
+  int32_t waiting_for_loads;     ///< something is loaded from a tier
+  int32_t waiting_for_requests;  ///< another request computes their prefix (stateport_share_running)
 } stateport_request_cache_info;
 
 stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
@@ -138,8 +142,9 @@ stateport_status stateport_request_cache_state(stateport_request_cache* cache, i
 /// stateport_request_cache_forget does one.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
-/// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`
-/// needed for all of it, with that zero. prefix: of the names; null: "stateport".
+/// The same, the contents of the cache and the work of its tiers in the text format of Prometheus, ended by a zero
+/// byte, as far as `capacity` bytes have room; `bytes` needed for all of it, with that zero. prefix: of the names:
+/// letters, digits, _ and :; null: "stateport".
 stateport_status stateport_request_cache_prometheus(stateport_request_cache* cache, const char* prefix, char* text,
                                                     size_t capacity, size_t* bytes);
 /// Moves the oldest events, at most `capacity`, into `out`, and their number into `count`.

@@ -140,6 +140,10 @@ stateport_status stateport_state_tiers_create(const stateport_state_tiers_option
 /// given up.
 stateport_status stateport_state_tiers_destroy(stateport_state_tiers* tiers);
 stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, stateport_state_tiers_info* out);
+/// Contents of the tiers, and durations of transfers, in the text format of Prometheus, as
+/// stateport_request_cache_prometheus: no metric has a name that is in that text, too.
+stateport_status stateport_state_tiers_prometheus(stateport_state_tiers* tiers, const char* prefix, char* text,
+                                                  size_t capacity, size_t* bytes);
 /// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 

@@ -27,6 +27,11 @@ typedef enum stateport_lost_hit {
 } stateport_lost_hit;
 
 enum { STATEPORT_LOST_REASONS_MAX = 16 };  ///< room for all of them, and for those that may come
+enum { STATEPORT_MEDIA_MAX = 8 };          ///< the same of stateport_medium
+
+/// Buckets of histograms. The upper bounds double, and belong to their buckets. The last bucket has no bound.
+enum { STATEPORT_AGE_BUCKETS = 24 };    ///< from 1 second
+enum { STATEPORT_TOKEN_BUCKETS = 16 };  ///< from 64 tokens
 
 /// Plain counters since the cache was made. A request is counted with its first commit or insert, or with its end if it
 /// has none. Arrays are by stateport_lost_hit.
@@ -52,6 +57,13 @@ typedef struct stateport_cache_stats {
   int64_t breakpoints_refused;  ///< those that a pass ran over without one
   int64_t awaited_tokens;       ///< of hit_tokens: reused because a request waited (stateport_share_running)
   int64_t forks;                ///< that were started: they are not among the requests
+  /// Of hit_tokens: that requests loaded from tiers, by the slowest stateport_medium of each load.
+  int64_t loaded_tokens[STATEPORT_MEDIA_MAX];
+  int64_t reuse_ages[STATEPORT_AGE_BUCKETS];     ///< as reuse_age_p50_s
+  int64_t eviction_ages[STATEPORT_AGE_BUCKETS];  ///< as eviction_age_p50_s
+  int64_t hit_depths[STATEPORT_TOKEN_BUCKETS];   ///< requests by their hit tokens
+  /// Requests by the tokens that they computed again though their KV was cached when they were looked up.
+  int64_t loss_depths[STATEPORT_TOKEN_BUCKETS];
 } stateport_cache_stats;
 
 #ifdef __cplusplus

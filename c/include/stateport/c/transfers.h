@@ -68,6 +68,8 @@ typedef enum stateport_transfer_status {
   STATEPORT_TRANSFER_FAILED           ///< the machine failed
 } stateport_transfer_status;
 
+enum { STATEPORT_TRANSFER_STATUSES_MAX = 16 };  ///< room for all of them, and for those that may come
+
 /// 16 bytes for ever.
 typedef struct stateport_transfer_result {
   uint64_t id;
@@ -140,6 +142,16 @@ typedef struct stateport_tier_usage {
   double saved_s;
   int64_t asked_images;  ///< finds that were answered
   int64_t found_images;  ///< finds that were STATEPORT_TRANSFER_DONE
+  // Transfers that were decided and have not ended, and their bytes. A copy is read from one tier, written to another.
+  int64_t reads;
+  int64_t read_bytes;
+  int64_t writes;
+  int64_t write_bytes;
+  int64_t finds;
+  // Transfers that ended, by stateport_transfer_status.
+  int64_t ended_reads[STATEPORT_TRANSFER_STATUSES_MAX];
+  int64_t ended_writes[STATEPORT_TRANSFER_STATUSES_MAX];
+  int64_t ended_finds[STATEPORT_TRANSFER_STATUSES_MAX];
 } stateport_tier_usage;
 
 #ifdef __cplusplus

@@ -12,6 +12,7 @@
 #include <stateport/tiers/image.hpp>
 #include <stateport/tiers/remote_options.hpp>
 #include <stateport/tiers/remote_tier.hpp>
+#include <stateport/tiers/transfer_times.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -156,6 +157,8 @@ class StateTiers {
 
   /// Transfers that poll has not answered, and those answered whose memory is still in use.
   [[nodiscard]] std::size_t in_flight() const noexcept;
+  /// Of transfers since construction.
+  [[nodiscard]] const TransferTimes& times() const noexcept;
   /// The contents of host memory, and how much room there is.
   [[nodiscard]] const HostTier& host() const noexcept;
   /// The contents of files, those found when it was opened, and its speed; nullptr without a file tier.

@@ -76,7 +76,7 @@ class CacheTiers {
   /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
   /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.
   virtual void set_speeds(const TierSpeeds& speeds) = 0;
-  /// All zero for a medium that is no tier.
+  /// All zero for a medium that is no tier. O(the most transfers that were under way together).
   [[nodiscard]] virtual TierUsage usage(Medium medium) const = 0;
 
  protected:

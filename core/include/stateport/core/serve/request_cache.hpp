@@ -28,6 +28,7 @@ struct CacheUsage {
   std::int64_t evicted_kv_tokens = 0;  ///< since construction
   std::int64_t evicted_states = 0;     ///< that lost their place to others, since construction
   std::size_t metadata_bytes = 0;      ///< index tree: of its nodes and its policy, beside tokens and KV indices
+  WaitingRequests waiting;             ///< without those that ended
 };
 
 /// The cache of KV and recurrent states as an engine sees it: one interface for each index and each layout.
@@ -227,7 +228,7 @@ class RequestCache {
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
   /// Counts a request with its first commit or insert, or with its end if it has none.
   [[nodiscard]] virtual const CacheStats& stats() const noexcept = 0;
-  /// O(1).
+  /// O(1), with tiers O(max_requests).
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   /// Moves the oldest events into `out`, at most as many as it has room for, and returns how many. Throws InvalidState
   /// without RequestCacheOptions::events.

@@ -88,6 +88,15 @@ struct StartedRequest {
   std::span<const std::int64_t> breakpoints;
 };
 
+/// Numbers of requests that no pass can run yet, by the reason.
+struct WaitingRequests {
+  std::int32_t for_answers = 0;   ///< the remote tier was asked for contents
+  std::int32_t for_loads = 0;     ///< something is loaded from a tier
+  std::int32_t for_requests = 0;  ///< another request computes their prefix (ShareRunning)
+
+  friend bool operator==(const WaitingRequests&, const WaitingRequests&) = default;
+};
+
 /// How much of a prompt the next pass of a request runs, in tokens.
 struct PromptChunk {
   std::int64_t tokens = 0;        ///< at most the budget

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/model/cost.hpp>
+#include <stateport/core/stats/histogram.hpp>
 
 #include <array>
 #include <cstddef>
@@ -30,28 +31,6 @@ inline constexpr int lost_hit_count = 9;
 
 [[nodiscard]] std::string_view name(LostHit reason) noexcept;
 
-/// Ages in buckets of doubling width: bucket 0 counts ages below 1 second, bucket b those in [2^(b-1), 2^b) seconds,
-/// the last one also all longer ages.
-class AgeHistogram {
- public:
-  static constexpr int buckets = 24;  // 2^23 s are three months
-
-  /// A negative age counts as 0.
-  void add(double age_s) noexcept;
-  [[nodiscard]] std::int64_t count(int bucket) const noexcept { return counts_[static_cast<std::size_t>(bucket)]; }
-  [[nodiscard]] std::int64_t total() const noexcept { return total_; }
-  [[nodiscard]] double sum_s() const noexcept { return sum_s_; }
-  [[nodiscard]] static double upper_s(int bucket) noexcept;  ///< not included; infinite for the last bucket
-  /// The upper bound of the bucket that holds the `part`-quantile; 0 if there are no ages.
-  [[nodiscard]] double quantile_s(double part) const noexcept;
-  friend bool operator==(const AgeHistogram&, const AgeHistogram&) noexcept = default;
-
- private:
-  std::array<std::int64_t, buckets> counts_{};
-  std::int64_t total_ = 0;
-  double sum_s_ = 0;
-};
-
 /// Tokens that were not reused for one reason.
 struct Loss {
   std::int64_t requests = 0;
@@ -76,8 +55,13 @@ struct CacheStats {
   std::int64_t breakpoints_refused = 0;  ///< the others
   std::int64_t forks = 0;                ///< that were started: they are not among the requests
   std::int64_t awaited_tokens = 0;       ///< of hit_tokens: that requests reuse because they waited (ShareRunning)
-  AgeHistogram reuse_ages;               ///< of states since their last use, when a request continued from them
-  AgeHistogram eviction_ages;            ///< of states since their last use, when they were evicted
+  /// Of hit_tokens: that requests loaded from tiers, by the slowest Medium of each load. The others were on the device.
+  std::array<std::int64_t, 5> loaded_tokens{};
+  AgeHistogram reuse_ages;     ///< of states since their last use, when a request continued from them
+  AgeHistogram eviction_ages;  ///< of states since their last use, when they were evicted
+  TokenHistogram hit_depths;   ///< hit tokens of each request
+  /// Of each request: tokens that are computed again though their KV was cached when it was looked up.
+  TokenHistogram loss_depths;
 
   void count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept;
   /// Tokens [from, to) of a prompt are computed again for this reason; nothing for an empty range.
@@ -98,7 +82,8 @@ struct CacheStats {
   return to_string(stats);
 }
 /// The text exposition format of Prometheus: counters `prefix_…_total`, by reason where they are, and histograms of
-/// seconds.
+/// seconds and of tokens. Throws InvalidArgument for a prefix that no name of a metric can begin with. to_prometheus()
+/// of a RequestCache (serve/cache_metrics.hpp) has these and the contents of the cache.
 [[nodiscard]] std::string to_prometheus(const CacheStats& stats, std::string_view prefix = "stateport");
 
 }  // namespace stateport

@@ -3,6 +3,7 @@
 
 #include <stateport/core/tier/transfer_plan.hpp>
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -88,6 +89,15 @@ void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument);
 /// one, or a tier with less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
 void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes);
 
+/// Transfers between one tier and all other media in one direction.
+struct TierTraffic {
+  std::int64_t transfers = 0;  ///< decided and not ended
+  std::int64_t bytes = 0;      ///< of these
+  /// Transfers that ended since construction, indexed by TransferStatus.
+  std::array<std::int64_t, transfer_status_count> ended = {};
+  friend constexpr bool operator==(const TierTraffic&, const TierTraffic&) noexcept = default;
+};
+
 /// Contents of one tier, and its work. Counters count from construction.
 struct TierUsage {
   std::int64_t states = 0;
@@ -106,6 +116,9 @@ struct TierUsage {
   std::int64_t lost_images = 0;     ///< that a load or a copy did not find as they should be
   std::int64_t asked_images = 0;    ///< finds that were answered
   std::int64_t found_images = 0;    ///< finds that were `done`
+  TierTraffic reads;                ///< loads, and copies from this tier
+  TierTraffic writes;               ///< stores, and copies to this tier
+  TierTraffic finds;                ///< of the remote tier alone; finds have no bytes
   friend constexpr bool operator==(const TierUsage&, const TierUsage&) noexcept = default;
 };
 

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of the linker in the registry of SGLang's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from stateport.tiers import StateTiers
+
+logger = logging.getLogger(__name__)
+
+_SECONDS = [2.0**i for i in range(-12, 7)]
+_TIERS = ("host", "file")
+
+
+class LinkerMetrics:
+    """sglang:stateport_…, with SGLang's labels. SGLang's processes write to PROMETHEUS_MULTIPROC_DIR, which the client
+    of Prometheus reads when it is imported: it is imported when the linker is made, after SGLang has set that.
+
+    One thread calls, which is the linker's. A level is as new as the last transfer."""
+
+    def __init__(self, labels: Mapping[str, str], capacity: Mapping[str, int], client: Any) -> None:
+        """capacity: bytes by tier; 0: there is no such tier. client: the module prometheus_client."""
+        names = list(labels)
+        self._labels = dict(labels)
+
+        def gauge(name: str, text: str) -> Any:
+            return client.Gauge(f"sglang:stateport_{name}", text, [*names, "tier"], multiprocess_mode="mostrecent")
+
+        self._transfers = client.Counter("sglang:stateport_transfers", "Images that were loaded or stored, by how that "
+                                         "ended", [*names, "kind", "status"])
+        self._dropped = client.Counter("sglang:stateport_dropped_images", "Images that lost their place to others",
+                                       [*names, "tier"])
+        self._seconds = client.Histogram("sglang:stateport_job_seconds", "Time from the begin of a load or an offload "
+                                         "to its end", [*names, "kind"], buckets=_SECONDS)
+        self._images = gauge("images", "Images that lie in the tier")
+        self._image_bytes = gauge("image_bytes", "Bytes of these images")
+        self._tiers = [tier for tier in _TIERS if capacity[tier]]
+        room = gauge("capacity_bytes", "Bytes that there is room for")
+        for tier in self._tiers:
+            room.labels(**self._labels, tier=tier).set(capacity[tier])
+
+    def count_end(self, kind: str, status: str) -> None:
+        self._transfers.labels(**self._labels, kind=kind, status=status).inc()
+
+    def count_drop(self, tier: str) -> None:
+        self._dropped.labels(**self._labels, tier=tier).inc()
+
+    def observe(self, kind: str, seconds: float) -> None:
+        self._seconds.labels(**self._labels, kind=kind).observe(seconds)
+
+    def look(self, tiers: StateTiers) -> None:
+        info = tiers.info()
+        for tier in self._tiers:
+            self._images.labels(**self._labels, tier=tier).set(info[f"{tier}_images"])
+            size = info["host_image_bytes" if tier == "host" else "file_bytes"]
+            self._image_bytes.labels(**self._labels, tier=tier).set(size)
+
+
+def make_metrics(server_args: Any, rank: int, capacity: Mapping[str, int]) -> LinkerMetrics | None:
+    """None: SGLang has no metrics, or the client of Prometheus is not installed."""
+    if not getattr(server_args, "enable_metrics", False):
+        return None
+    try:
+        import prometheus_client
+    except ImportError:
+        logger.warning("stateport linker: prometheus_client is not installed: there are no metrics")
+        return None
+    name = getattr(server_args, "served_model_name", None) or getattr(server_args, "model_path", "")
+    return LinkerMetrics({"model_name": str(name), "tp_rank": str(rank)}, capacity, prometheus_client)

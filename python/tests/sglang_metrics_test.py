@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of the linker for SGLang, without SGLang."""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+import stateport
+
+client = pytest.importorskip("prometheus_client")
+
+LABELS = {"model_name": "m", "tp_rank": "3"}
+
+
+def load() -> Any:
+    """The module alone: its package imports SGLang."""
+    file = pathlib.Path(stateport.__file__).parent / "sglang" / "_metrics.py"
+    spec = importlib.util.spec_from_file_location("linker_metrics", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(**more: Any) -> Any:
+    return types.SimpleNamespace(**{"enable_metrics": True, "served_model_name": "m", "model_path": "path", **more})
+
+
+class Tiers:
+    def info(self) -> dict[str, int]:
+        return {"host_images": 3, "host_image_bytes": 300, "file_images": 4, "file_bytes": 4000}
+
+
+def use(metrics: Any) -> None:
+    metrics.count_end("load", "done")
+    metrics.count_end("to file", "damaged")
+    metrics.count_drop("host")
+    metrics.observe("offload", 0.25)
+    metrics.look(Tiers())
+
+
+def check(value: Any) -> None:
+    """value: of a sample, by name and labels."""
+    assert value("sglang:stateport_transfers_total", {**LABELS, "kind": "to file", "status": "damaged"}) == 1
+    assert value("sglang:stateport_dropped_images_total", {**LABELS, "tier": "host"}) == 1
+    assert value("sglang:stateport_job_seconds_sum", {**LABELS, "kind": "offload"}) == 0.25
+    assert value("sglang:stateport_images", {**LABELS, "tier": "host"}) == 3
+    assert value("sglang:stateport_image_bytes", {**LABELS, "tier": "file"}) == 4000
+    assert value("sglang:stateport_capacity_bytes", {**LABELS, "tier": "file"}) == 20
+
+
+def test_the_linker_counts_into_the_registry_that_sglang_has() -> None:
+    use(load().make_metrics(arguments(), 3, {"host": 10, "file": 20}))
+    check(client.REGISTRY.get_sample_value)
+
+
+def test_there_are_no_metrics_where_sglang_has_none() -> None:
+    module = load()
+    for given in (None, arguments(enable_metrics=False)):
+        assert module.make_metrics(given, 0, {"host": 10, "file": 20}) is None
+
+
+def test_a_tier_that_is_not_there_has_no_levels() -> None:
+    registry = client.CollectorRegistry()
+    kinds = types.SimpleNamespace(**{name: functools.partial(getattr(client, name), registry=registry)
+                                     for name in ("Counter", "Gauge", "Histogram")})
+    use(load().LinkerMetrics(LABELS, {"host": 10, "file": 0}, kinds))
+    assert registry.get_sample_value("sglang:stateport_images", {**LABELS, "tier": "host"}) == 3
+    assert registry.get_sample_value("sglang:stateport_images", {**LABELS, "tier": "file"}) is None
+
+
+def test_the_server_reads_what_another_process_counted(tmp_path: pathlib.Path) -> None:
+    """As in SGLang: the scheduler's process writes to a folder, and the server's answers /metrics."""
+    code = "import sglang_metrics_test as t; t.use(t.load().make_metrics(t.arguments(), 3, {'host': 10, 'file': 20}))"
+    path = os.pathsep.join([str(pathlib.Path(__file__).parent), *filter(None, sys.path)])
+    subprocess.run([sys.executable, "-c", code], check=True,
+                   env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": path})
+    from prometheus_client import multiprocess
+    registry = client.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
+    check(registry.get_sample_value)
