@@ -95,7 +95,7 @@ class RandomEngine : public RandomCounts {
     std::int64_t prompt = 0;
     std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
-    std::int64_t lost_tokens = 0;  ///< of the start, or of the look-up that replaced its answer
+    std::int64_t lost_tokens = 0;     ///< of the start, or of the look-up that replaced its answer
     std::vector<std::int64_t> named;  ///< on the grid of states
     bool begun = false;               ///< a pass was committed, or a prefix inserted
     bool waits = false;               ///< for another request

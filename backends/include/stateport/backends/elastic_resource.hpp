@@ -37,8 +37,8 @@ class ElasticResource final : public MemoryResource {
   struct Options {
     std::size_t limit_bytes = 0;  ///< of physical memory at a time
     /// Memory comes in multiples of this: a power of two, and a multiple of the smallest granule that the device has
-    /// (2 MiB on a GPU, a page on a host). 0: that granule. Every granule of addresses costs 8 bytes of the host. From 2
-    /// MiB on, an OpenMP build asks the system for huge pages, with which memory moves more than ten times as fast.
+    /// (2 MiB on a GPU, a page on a host). 0: that granule. Every granule of addresses costs 8 bytes of the host. From
+    /// 2 MiB on, an OpenMP build asks the system for huge pages, with which memory moves more than ten times as fast.
     std::size_t granularity_bytes = 0;
   };
 

@@ -57,12 +57,12 @@ stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cach
 stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
                                                size_t count, stateport_started_request* out, size_t* done);
 /// Looks the prompt of a request up again before its first pass: since the start other requests may have computed more
-/// of it. An engine asks when it is about to schedule the request. The device alone is searched. More is a deeper state,
-/// or more KV behind the same state: reused_tokens stays, and the prompt leaves its checkpoints where it now branches
-/// off. found: 1: `out` replaces the answer of the start, and memory that failed or cancelled plans took for the request
-/// is free again. 0: no more is found, or the request waits for a tier or for another request: nothing has changed, and
-/// `out` is not written. Refused: a request that does not run, and with STATEPORT_INVALID_STATE one that has committed a pass or
-/// inserted a prefix, or is in an outstanding pass.
+/// of it. An engine asks when it is about to schedule the request. The device alone is searched. More is a deeper
+/// state, or more KV behind the same state: reused_tokens stays, and the prompt leaves its checkpoints where it now
+/// branches off. found: 1: `out` replaces the answer of the start, and memory that failed or cancelled plans took for
+/// the request is free again. 0: no more is found, or the request waits for a tier or for another request: nothing has
+/// changed, and `out` is not written. Refused: a request that does not run, and with STATEPORT_INVALID_STATE one that
+/// has committed a pass or inserted a prefix, or is in an outstanding pass.
 stateport_status stateport_request_cache_refresh(stateport_request_cache* cache, int64_t request,
                                                  stateport_started_request* out, uint8_t* found);
 /// Starts forks of a request: requests that go on behind its computed tokens, for n samples, beams, or other
