@@ -111,7 +111,7 @@ def test_engines_with_one_key_name_prompts_alike(tmp_path: pathlib.Path, monkeyp
 @pytest.mark.parametrize(("record", "text"), [
     ({}, "record has no path"), ({"path": ""}, "record has no path"),
     ({"path": 3}, "record.path is 3, and must be str"),
-    ({"path": "x", "key": "secret"}, "record has the key 'key', and vLLM would print"),
+    ({"path": "x", "key": "secret"}, "record has the key 'key', and engines print"),
     ({"path": "x", "blocks": 3}, "record has the key 'blocks', and may have path, block_tokens"),
     ({"path": "x", "block_tokens": True}, "record.block_tokens is True, and must be int"),
     ({"path": "x", "sample": "1"}, "record.sample is '1', and must be a number")])

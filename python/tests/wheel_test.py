@@ -2,6 +2,7 @@
 """The files of a wheel, and that it depends on no folder of the machine that built it."""
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -83,6 +84,11 @@ def test_the_library_needs_no_other_of_stateport_and_exports_nothing_else() -> N
     exported = [line.split()[-1] for line in symbols.splitlines() if " A " not in line]
     assert "stateport_version" in exported
     assert not [name for name in exported if "stateport" not in name]
+
+
+def test_sglang_finds_the_plugin_of_the_wheel() -> None:
+    (found,) = importlib.metadata.entry_points(group="sglang.srt.plugins", name="stateport_record")
+    found.load()()  # nothing, without its environment variable
 
 
 def test_cmake_finds_the_package_of_the_wheel(tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from stateport.errors import InvalidArgument
 from stateport.eviction import ORDERS
 from stateport.hashing import random_seed, seed_of_variable
-from stateport.vllm.recording import check_record
+from stateport.record.options import check_record
 from stateport.vllm.sharing import check_store
 
 _OPTIONAL = {"folder": str, "remote": dict, "hash_seed_variable": str, "record": dict}

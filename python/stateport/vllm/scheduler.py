@@ -21,6 +21,7 @@ from stateport._arrays import Int32s, Records
 from stateport.cache_options import PrefixOptions, SessionOptions, SlotLayout, StartedRequest
 from stateport.errors import Error, InvalidArgument
 from stateport.eviction import Eviction
+from stateport.record.options import open_recorder
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
 from stateport.vllm.device_kv import DeviceCopies, DeviceKv, written_blocks
@@ -31,7 +32,7 @@ from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.prompts import media_of, namespace_of, tokens_of
-from stateport.vllm.recording import Traffic, open_recorder
+from stateport.vllm.recording import Traffic
 from stateport.vllm.statistics import Counters
 from stateport.vllm.watch import CacheWatch
 
@@ -144,7 +145,7 @@ class SchedulerSide:
             hash_seed=self._hash_seed, scrub=self.options.scrub, events=self.options.kv_events)
         if self.options.record is not None:
             self._traffic = Traffic(open_recorder(
-                self.options.record, **self._about, state_bytes=max(info.state_bytes for info in infos),
+                self.options.record, "vllm", **self._about, state_bytes=max(info.state_bytes for info in infos),
                 kv_bytes_per_token=max(-(-info.kv_block_bytes // self._block) for info in infos)))
         self._cache, self._pools = cache, pools
         self._results = ResultCount(len(infos))
