@@ -112,7 +112,9 @@ std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_
   for (int medium = 0; medium < medium_count; ++medium) {
     if (cache.tiers() == nullptr) break;
     TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache.tiers()->usage(static_cast<Medium>(medium));
-    for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
+    for (std::int64_t* bytes :
+         {&tier.bytes, &tier.bytes_read, &tier.bytes_written, &tier.reads.bytes, &tier.writes.bytes})
+      *bytes /= tokens_per_block;
     tier.hit_tokens = tier.hit_tokens / tokens_per_block * block_size_tokens;
   }
   return tiers;

@@ -8,11 +8,21 @@
 #include "workload/sequence.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
 namespace stateport::replay {
 namespace {
+
+constexpr std::array tier_traffic = {&TierUsage::reads, &TierUsage::writes, &TierUsage::finds};
+
+TierTraffic& operator+=(TierTraffic& sum, const TierTraffic& more) {
+  sum.transfers += more.transfers;
+  sum.bytes += more.bytes;
+  for (std::size_t status = 0; status < sum.ended.size(); ++status) sum.ended[status] += more.ended[status];
+  return sum;
+}
 
 TierUsage& operator+=(TierUsage& sum, const TierUsage& more) {
   for (const auto member :
@@ -20,6 +30,7 @@ TierUsage& operator+=(TierUsage& sum, const TierUsage& more) {
         &TierUsage::loads, &TierUsage::hit_tokens, &TierUsage::evicted_states, &TierUsage::dropped_states,
         &TierUsage::refused_images, &TierUsage::lost_images, &TierUsage::asked_images, &TierUsage::found_images})
     sum.*member += more.*member;
+  for (const auto traffic : tier_traffic) sum.*traffic += more.*traffic;
   sum.saved_s += more.saved_s;
   return sum;
 }
@@ -346,7 +357,10 @@ void FleetNode::take_events(std::vector<CacheEvent>& events) {
 /// Keeps the counts of the cache before it is destroyed.
 void FleetNode::count_life() {
   counts_ = counts();
-  for (TierUsage& tier : counts_.tiers) tier.states = tier.kv_blocks = tier.bytes = 0;
+  for (TierUsage& tier : counts_.tiers) {
+    tier.states = tier.kv_blocks = tier.bytes = 0;
+    for (const auto traffic : tier_traffic) (tier.*traffic).transfers = (tier.*traffic).bytes = 0;
+  }
 }
 
 NodeCounts FleetNode::counts() const {
