@@ -48,19 +48,23 @@ void PrometheusText::add_bucket(double bound, std::int64_t count, Labels labels)
   add_sample("_bucket", labels, std::isinf(bound) ? "+Inf" : fmt::format("{}", bound), count);
 }
 
-template <class Value>
-void PrometheusText::add_sample(std::string_view suffix, Labels labels, std::string_view bound, Value value) {
+void PrometheusText::begin_sample(std::string_view suffix, Labels labels, std::string_view bound) {
   text_.append(name_).append(suffix);
-  if (labels.size() > 0 || !bound.empty()) {
-    text_ += '{';
-    for (const Label& label : labels) append_label(text_, label.name, label.value);
-    if (!bound.empty()) append_label(text_, "le", bound);
-    text_ += '}';
-  }
+  if (labels.size() == 0 && bound.empty()) return;
+  text_ += '{';
+  for (const Label& label : labels) append_label(text_, label.name, label.value);
+  if (!bound.empty()) append_label(text_, "le", bound);
+  text_ += '}';
+}
+
+void PrometheusText::add_sample(std::string_view suffix, Labels labels, std::string_view bound, std::int64_t value) {
+  begin_sample(suffix, labels, bound);
   fmt::format_to(std::back_inserter(text_), " {}\n", value);
 }
 
-template void PrometheusText::add_sample(std::string_view, Labels, std::string_view, std::int64_t);
-template void PrometheusText::add_sample(std::string_view, Labels, std::string_view, double);
+void PrometheusText::add_sample(std::string_view suffix, Labels labels, std::string_view bound, double value) {
+  begin_sample(suffix, labels, bound);
+  fmt::format_to(std::back_inserter(text_), " {}\n", value);
+}
 
 }  // namespace stateport::detail

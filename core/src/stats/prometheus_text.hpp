@@ -48,9 +48,10 @@ class PrometheusText {
  private:
   void begin(std::string_view metric, std::string_view type, std::string_view help);
   void add_bucket(double bound, std::int64_t count, Labels labels);
-  /// `bound`: the label le, if it is not empty.
-  template <class Value>
-  void add_sample(std::string_view suffix, Labels labels, std::string_view bound, Value value);
+  /// `bound`: the label le, if it is not empty. No template: shared libraries export names that begin with stateport.
+  void add_sample(std::string_view suffix, Labels labels, std::string_view bound, std::int64_t value);
+  void add_sample(std::string_view suffix, Labels labels, std::string_view bound, double value);
+  void begin_sample(std::string_view suffix, Labels labels, std::string_view bound);
 
   std::string prefix_;
   std::string name_;  ///< of the family
