@@ -192,7 +192,8 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
   }
   std::ranges::copy(stats.loaded_tokens, reported.loaded_tokens);
   const auto copy = [](const auto& histogram, auto& counts) {
-    static_assert(std::size(counts) == std::remove_cvref_t<decltype(histogram)>::buckets);
+    static_assert(std::extent_v<std::remove_reference_t<decltype(counts)>> ==
+                  std::remove_cvref_t<decltype(histogram)>::buckets);
     for (std::size_t bucket = 0; bucket < std::size(counts); ++bucket)
       counts[bucket] = histogram.count(static_cast<int>(bucket));
   };
