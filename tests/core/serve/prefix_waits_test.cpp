@@ -457,6 +457,23 @@ TEST_CASE("requests of old weights are not waited for, and do not wait") {
   }
 }
 
+TEST_CASE("a hit that a later look-up finds is counted, with tiers, too") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = large_cache(index, 0);
+    options.tiers.host_bytes = 1 << 20;
+    Crowd crowd(options);
+    const RequestId first = crowd.start(counting(240)).request;
+    const RequestId second = crowd.start(branch(240, 30, 1)).request;
+    while (crowd.runs(first)) crowd.step(240, first);
+    const auto found = crowd.cache->refresh(second);
+    REQUIRE(found);
+    CHECK(found->reused_tokens > 0);
+    crowd.run(9000);
+    CHECK(crowd.cache->stats().hit_tokens == found->reused_tokens);
+  }
+}
+
 TEST_CASE("a prompt that is looked up again reuses what others computed since it started") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
