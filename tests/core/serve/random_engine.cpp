@@ -196,7 +196,6 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
   if (cache_->arena() != nullptr) arena_.emplace(options_, *cache_->arena(), world_);
   prefixes_ = std::make_shared<Prefixes>(*this);
   checks_ = std::make_shared<Checks>(*this);
-  traffic_ = std::make_shared<Traffic>(*this);
 }
 
 void RandomEngine::join(const RandomEngine& other) {
@@ -870,11 +869,13 @@ void RandomEngine::settle(std::size_t most) {
     if (fails && reads_tier && is_below && finds_none && random_.chance(50)) world_.lose(*at);
     if (marked_ != nullptr) marked_->end(*at, !fails, is_load(*at) ? tenants_.at(at->request) : 0);
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
-    traffic_->end(*at, results.back().status);
+    traffic_.end(*at, results.back().status);
     under_way_.erase(at);
   }
   begin(cache_->tiers()->settle(results).transfers);
-  traffic_->check();
+  traffic_.check(*cache_, under_way_, std::ranges::count_if(running_, [&](const auto& live) {
+    return cache_->tiers()->is_loading(live.first);
+  }));
   follow_loads();
   prefixes_->follow();
 }

@@ -8,6 +8,7 @@
 #include "marked_memory.hpp"
 #include "random.hpp"
 #include "random_counts.hpp"
+#include "random_traffic.hpp"
 #include "state_world.hpp"
 
 #include <array>
@@ -106,7 +107,6 @@ class RandomEngine : public RandomCounts {
   };
   class Prefixes;
   class Checks;
-  class Traffic;
   struct RunRow {
     RequestId request;
     std::int32_t drafts = 0;
@@ -186,7 +186,7 @@ class RandomEngine : public RandomCounts {
   std::shared_ptr<Prefixes> prefixes_;
   std::optional<ArenaWorld> arena_;
   std::shared_ptr<Checks> checks_;
-  std::shared_ptr<Traffic> traffic_;
+  RandomTraffic traffic_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };
 
@@ -240,20 +240,6 @@ class RandomEngine::Prefixes {
   std::vector<Pinned> pins_;
   std::vector<Prefetching> prefetches_;
   std::array<MediaKey, 2> media_;  ///< of the last prompt
-};
-
-/// The statistics of the tiers of a RandomEngine, counted from the transfers that the engine carries out.
-class RandomEngine::Traffic {
- public:
-  explicit Traffic(RandomEngine& engine) : engine_(engine) {}
-
-  void end(const Transfer& transfer, TransferStatus status);
-  /// After an answer with transfers: all that were decided are under way.
-  void check() const;
-
- private:
-  RandomEngine& engine_;
-  std::map<std::tuple<Medium, int, TransferStatus>, std::int64_t> ended_;  ///< int: 0 read, 1 write, 2 find
 };
 
 /// The checks of the checkpoints of a RandomEngine, and somebody who writes to some of them.
