@@ -24,6 +24,14 @@ double bytes(const PrometheusSamples& metrics, const std::string& kind, const st
   return metrics["m_" + kind + "_bytes{tier=\"" + tier + "\",content=\"" + content + "\"}"];
 }
 
+/// Answers a prompt whose prefix is on the host alone.
+Tokens serve_and_push_down(Server& server) {
+  Tokens prompt = prompt_of(34, 0);
+  server.serve(prompt);
+  push_down(server);
+  return prompt;
+}
+
 }  // namespace
 
 TEST_CASE("metrics of a cache without tiers say its contents, and nothing of tiers") {
@@ -75,9 +83,7 @@ TEST_CASE("tokens of prompts are counted once, by the source that they came from
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Server server(small(index, host));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    const Tokens prompt = serve_and_push_down(server);
     const StartedRequest again = server.serve(prompt);
     REQUIRE(again.load);
     const auto& stats = server.cache->stats();
@@ -102,9 +108,7 @@ TEST_CASE("transfers count under way from their decision to their end, by tier, 
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Server server(small(index, host));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    const Tokens prompt = serve_and_push_down(server);
     const double done =
         metrics_of(*server.cache)["m_ended_transfers_total{tier=\"host\",direction=\"read\",status=\"done\"}"];
     CHECK(metrics_of(*server.cache)["m_waiting_requests{for=\"loads\"}"] == 0);
