@@ -58,7 +58,7 @@ build_kokkos() {
   do_it mended_kokkos
   do_it cmake -S "$day/kokkos-sources" -B "$day/kokkos-build" "${configure[@]}" -DCMAKE_INSTALL_PREFIX="$day/kokkos" \
     -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_STANDARD=20 -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DKokkos_ENABLE_CUDA=ON \
-    -DKokkos_ENABLE_SERIAL=ON -DKokkos_ARCH_$kokkos_arch=ON -DKokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE=ON \
+    -DKokkos_ENABLE_SERIAL=ON -DKokkos_ARCH_"$kokkos_arch"=ON -DKokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE=ON \
     -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF -DKokkos_ENABLE_IMPL_MDSPAN=OFF -DKokkos_ENABLE_IMPL_VIEW_LEGACY=ON
   do_it cmake --build "$day/kokkos-build" -j "$jobs"
   do_it cmake --install "$day/kokkos-build"

@@ -69,12 +69,7 @@ choose_cpu() {
 choose_cuda() {
   local kokkos_arch nvcc version
   gpu=${gpu:-90}
-  case $gpu in
-    80) kokkos_arch=AMPERE80 ;;
-    90) kokkos_arch=HOPPER90 ;;
-    100) kokkos_arch=BLACKWELL100 ;;
-    *) fail "--gpu $gpu: 80, 90 or 100" ;;
-  esac
+  kokkos_arch=$(nvidia_arch "$gpu") || fail "--gpu $gpu: 80, 90 or 100"
   PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
   nvcc=$(command -v nvcc) || fail "nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda/bin"
   version=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
