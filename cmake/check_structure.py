@@ -309,8 +309,8 @@ class Project:
             seen[name] |= {name, target}
         for name, declarations in declared.items():
             lines = self.files[name].count("\n")
-            if "/include/" in name and lines > HEADER_LINES_MAX:
-                self.say(name, f"has {lines} lines; a public header has at most {HEADER_LINES_MAX}")
+            if name.endswith((".h", ".hpp")) and lines > HEADER_LINES_MAX:
+                self.say(name, f"has {lines} lines; a header has at most {HEADER_LINES_MAX}")
             for function, first, last in declarations.functions:
                 if last - first + 1 > FUNCTION_LINES_MAX:
                     self.say(name, f"{function} has {last - first + 1} lines, at most {FUNCTION_LINES_MAX}", first)
