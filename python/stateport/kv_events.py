@@ -80,8 +80,9 @@ class KvEventEncoder:
     usable_only: KV is announced only up to the deepest state behind which all is cached, and removed when the last such
     state goes, so that routers that know no states count only tokens that can be reused. media: the names of media that
     differ from the format's; a medium with the name "" is not announced. kv_group, state_groups: group_idx of KV and of
-    each group of states. kv_kind: of KV, in the format of vLLM. rank: of the data-parallel engine. shared: the worker
-    announces other contents, too: contents that are cleared are removed one by one, and the first batch clears nothing.
+    each group of states; without groups KV alone can be reused. kv_kind: of KV, in the format of vLLM. rank: of the
+    data-parallel engine. shared: the worker announces other contents, too: contents that are cleared are removed one by
+    one, and the first batch clears nothing.
     idle_names_max: names without content that are kept, the latest ones.
 
     Events of vLLM: BlockStored and BlockRemoved, states as blocks of the kind "mamba" with state_tokens, the tokens
@@ -96,9 +97,9 @@ class KvEventEncoder:
                  idle_names_max: int = 65536) -> None:
         if format not in FORMATS:
             raise InvalidArgument(f"format is {format!r}, and must be one of {', '.join(FORMATS)}")
-        if not state_groups or {kv_group}.intersection(state_groups) or len(set(state_groups)) < len(state_groups):
-            raise InvalidArgument(f"state_groups is {state_groups!r}, and must name at least one group, each once, and "
-                                  f"not that of KV, {kv_group}")
+        if {kv_group}.intersection(state_groups) or len(set(state_groups)) < len(state_groups):
+            raise InvalidArgument(f"state_groups is {state_groups!r}, and must name each group once, and not that of "
+                                  f"KV, {kv_group}")
         for medium in media or ():
             if medium not in MEDIA:
                 raise InvalidArgument(f"media has the key {medium!r}, and may have {', '.join(MEDIA)}")
@@ -123,10 +124,12 @@ class KvEventEncoder:
 
     def name(self, prefixes: Any, tokens: Any, *, hashes: Sequence[int | bytes] | None = None,
              extra_keys: Sequence[tuple[Any, ...] | None] | None = None, lora_id: int | None = None,
-             lora_name: str | None = None, salt: str | None = None, session_id: str | None = None) -> None:
-        """Names the blocks of a prompt from its first one on. prefixes [n, 2]: as of Hasher and CACHE_EVENT. tokens:
-        at least those of n blocks. hashes [n]: the engine's; None: the first words of the prefixes. extra_keys [n]: of
-        vLLM's block hashes; None: lora_name in each block, salt in the first. A block that has a name keeps it; its
+             lora_name: str | None = None, salt: str | None = None, session_id: str | None = None,
+             behind: tuple[int, int] | None = None, blocks_before: int = 0) -> None:
+        """Names the blocks of a prompt, from its first one on or from the one that follows `behind`. prefixes [n, 2]:
+        as of Hasher and CACHE_EVENT. tokens: at least those of n blocks. hashes [n]: the engine's; None: the first
+        words of the prefixes. extra_keys [n]: of vLLM's block hashes; None: lora_name in each block, salt in the first.
+        behind: the prefix of the last of the `blocks_before` blocks before these. A block that has a name keeps it; its
         session is that of its last name."""
         names, size, array = prefix_rows("prefixes", prefixes), self.block_size_tokens, int32s("tokens", tokens)
         if len(array) < len(names) * size:
@@ -135,18 +138,20 @@ class KvEventEncoder:
         for name, values in (("hashes", hashes), ("extra_keys", extra_keys)):
             if values is not None and len(values) != len(names):
                 raise InvalidArgument(f"{name} has {len(values)} elements, and prefixes has {len(names)}")
+        if (integer("blocks_before", blocks_before, 0, 2**31 - 1) == 0) != (behind is None):
+            raise InvalidArgument(f"blocks_before is {blocks_before} and behind is {behind!r}: name both or none")
         if hashes is None:
             hashes = names[:, 0].tolist()
         wire = [self._wire_hash(value) for value in hashes]
-        before: _Block | None = None
+        before = None if behind is None else self._block(behind)
         for i, (first, second) in enumerate(names.tolist()):
             block = self._block((first, second))
             block.session = session_id
             if block.name is None:
                 extra = extra_keys[i] if extra_keys is not None else tuple(
-                    value for value in (lora_name, salt if i == 0 else None) if value is not None) or None
-                block.name = _Name(wire[i], array[i * size:(i + 1) * size].tobytes(), (i + 1) * size, extra, lora_id,
-                                   lora_name, salt)
+                    value for value in (lora_name, None if i + blocks_before else salt) if value is not None) or None
+                block.name = _Name(wire[i], array[i * size:(i + 1) * size].tobytes(), (blocks_before + i + 1) * size,
+                                   extra, lora_id, lora_name, salt)
                 self._dirty[block] = None
                 self._count_live(block, 0)
             if block.parent is None and before is not None:
@@ -266,12 +271,14 @@ class KvEventEncoder:
                 block.said_kv = block.said_states = 0
         self._trim()
 
-    def tell_again(self) -> None:
+    def tell_again(self, *, are_cleared: bool = False) -> None:
         """The next batch says that all is cleared, and announces all contents anew: for subscribers that cannot get a
-        message which they missed. Raises InvalidState for a `shared` worker, whose other contents that would clear."""
-        if self._shared:
+        message which they missed. are_cleared: subscribers heard from elsewhere that the worker has cleared all; the
+        batch does not say it again. Else raises InvalidState for a `shared` worker, whose other contents that would
+        clear."""
+        if self._shared and not are_cleared:
             raise InvalidState("the worker is shared, and announces contents that this encoder does not know")
-        self._cleared = True
+        self._cleared = not are_cleared
         for block in self._blocks.values():
             block.said_kv = block.said_states = 0
             self._dirty[block] = None
@@ -363,8 +370,8 @@ class KvEventEncoder:
 
     def _components(self, kv: int, states: int, medium: int) -> list[str]:
         groups = range(len(self._state_groups))
-        return (["FULL"] * (kv >> medium & 1) +
-                ["MAMBA"] * all(states >> len(MEDIA) * g + medium & 1 for g in groups)) if kv else []
+        has_state = bool(groups) and all(states >> len(MEDIA) * g + medium & 1 for g in groups)
+        return (["FULL"] * (kv >> medium & 1) + ["MAMBA"] * has_state) if kv else []
 
     def _extend(self, runs: dict[tuple[int, _Block], dict[str, Any]], events: list[dict[str, Any]], block: _Block,
                 medium: int, components: list[str], **more: Any) -> None:

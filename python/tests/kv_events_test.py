@@ -309,6 +309,27 @@ def test_a_worker_that_announces_more_never_clears_all() -> None:
         ("BlockRemoved", 0), ("BlockRemoved", 1)]
     with pytest.raises(sp.InvalidState, match="shared"):
         encoder.tell_again()
+    encoder.add(stored_records(10, (1, "kv_block", "device"), (1, "state", "device")))
+    told = encoder.take_events()
+    encoder.tell_again(are_cleared=True)  # as another publisher of the worker has said
+    assert told and encoder.take_events() == told
+
+
+def test_blocks_behind_a_named_one_are_named_alone() -> None:
+    whole, parts = (KvEventEncoder("sglang", block_size_tokens=2) for _ in range(2))
+    whole.name(chain(3), range(6), salt="salt")
+    parts.name(chain(1), range(2), salt="salt")
+    parts.name(chain(3)[1:], range(2, 6), salt="salt", behind=(1, 9), blocks_before=1)
+    for encoder in (whole, parts):
+        encoder.add(stored_records(1, *((i, "kv_block", "host") for i in (1, 2, 3)), (3, "state", "host")))
+    assert parts.take_events() == whole.take_events()
+
+
+def test_without_groups_of_states_kv_alone_can_be_reused() -> None:
+    encoder = KvEventEncoder("sglang", block_size_tokens=1, state_groups=(), shared=True)
+    encoder.name(chain(3), range(3))
+    encoder.add(stored_records(1, (1, "kv_block", "host"), (3, "kv_block", "host")))
+    assert [(event["token_ids"], event["component_types"]) for event in encoder.take_events()] == [([0], ["FULL"])]
 
 
 def test_batches_have_the_order_of_the_changes() -> None:
@@ -349,7 +370,7 @@ def test_names_without_content_are_bounded() -> None:
 
 
 def test_what_no_encoder_takes_is_refused_and_changes_nothing() -> None:
-    for options in ({"format": "dynamo"}, {"state_groups": []}, {"state_groups": [0]}, {"media": {"tape": "TAPE"}},
+    for options in ({"format": "dynamo"}, {"state_groups": [1, 1]}, {"state_groups": [0]}, {"media": {"tape": "TAPE"}},
                     {"block_size_tokens": 0}, {"rank": -1}, {"idle_names_max": -1}):
         with pytest.raises(sp.InvalidArgument, match=next(iter(options))):
             KvEventEncoder(**({"block_size_tokens": 1} | options))
@@ -357,7 +378,8 @@ def test_what_no_encoder_takes_is_refused_and_changes_nothing() -> None:
     encoder.take_events()
     for arguments, more in (((chain(2), [1, 2, 3]), {}), (([1, 2], [1, 2]), {}),
                             ((chain(1), [1, 2]), {"hashes": [b"no number"]}), ((chain(1), [1, 2]), {"hashes": []}),
-                            ((chain(1), [1, 2]), {"hashes": [2**64]}), ((chain(1), [1, 2]), {"extra_keys": []})):
+                            ((chain(1), [1, 2]), {"hashes": [2**64]}), ((chain(1), [1, 2]), {"extra_keys": []}),
+                            ((chain(1), [1, 2]), {"behind": (1, 2)}), ((chain(1), [1, 2]), {"blocks_before": 1})):
         with pytest.raises(sp.InvalidArgument):
             encoder.name(*arguments, **more)
     events = stored_records(1, (1, "kv_block", "device"), (1, "state", "device"))
