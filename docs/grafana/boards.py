@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the boards of Grafana: stateport.json, of RequestCache.prometheus and StateTiers.prometheus, and
-stateport-vllm.json, of the connector for vLLM.
+"""Writes the boards of Grafana: stateport.json, of RequestCache.prometheus and StateTiers.prometheus,
+stateport-vllm.json, of the connector for vLLM, and stateport-sglang.json, of the linker or the storage for SGLang.
 
     boards.py           rewrites the files
     boards.py --check   changes nothing, and fails if a file differs
 
-A board has eight rows. docs/operating.md says for each panel what it means if it is red. Standard library only."""
+A board has a row for each question. docs/operating.md says for each panel what it means if it is red. Standard library
+only."""
 import argparse
 import dataclasses
 import json
@@ -180,6 +181,31 @@ def vllm_board():
         "engine": 'label_values(vllm:stateport_prompts_total{model_name=~"$model_name"}, engine)'})
 
 
+def sglang_board():
+    names = Names("sglang:stateport_", 'model_name=~"$model_name", tp_rank=~"$tp_rank"')
+    engine = Names("sglang:", 'model_name=~"$model_name"')
+    sources = Panel("Cached prompt tokens by source", [
+        (engine.rate("cached_tokens_total", 'cache_source!="total"', by="cache_source"), "{{cache_source}}"),
+        (engine.rate("prompt_tokens_total"), "all prompts")])
+    first = Panel("Time to first token", quantiles(engine, "time_to_first_token_seconds"), "s")
+    memory = [Panel("Used bytes", [(names.sum("image_bytes", by="tier"), "{{tier}}"),
+                                   (names.sum("capacity_bytes", by="tier"), "{{tier}}, capacity")], "bytes"),
+              Panel("Images", [(names.sum("images", by="tier"), "{{tier}}")])]
+    loads = [Panel("Load and offload seconds", quantiles(names, "job_seconds", by="kind", legend="{{kind}} "), "s"),
+             Panel("Transfers", [(names.rate("transfers_total", by="kind, status"), "{{kind}} {{status}}")])]
+    faults = [Panel("Wrong images", [(names.rate("transfers_total", 'kind="load"', WRONG, by="status"),
+                                      "{{status}}")], red=1e-9),
+              Panel("Failed transfers", [(names.rate("transfers_total", 'status=~"failed|no_room"', by="kind, status"),
+                                          "{{kind}} {{status}}")])]
+    more = [Panel("Evictions", [(names.rate("dropped_images_total", by="tier"), "images, {{tier}}")],
+                  about="Images that lost their place in a tier to others.")]
+    rows = {"Where prompt tokens come from": [sources], "Time to first token": [first], "Memory": memory,
+            "Loads": loads, "Integrity": faults, "More memory": more}
+    return board("stateport in SGLang", "stateport-sglang", rows, {
+        "model_name": "label_values(sglang:stateport_capacity_bytes, model_name)",
+        "tp_rank": 'label_values(sglang:stateport_capacity_bytes{model_name=~"$model_name"}, tp_rank)'})
+
+
 def variable(name, query):
     return {"name": name, "type": "query", "datasource": DATASOURCE, "query": {"query": query, "refId": name},
             "definition": query, "refresh": 2, "multi": True, "includeAll": True, "allValue": ".*",
@@ -209,7 +235,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a file differs")
     check = parser.parse_args().check
     differs = False
-    for made in (plain_board(), vllm_board()):
+    for made in (plain_board(), vllm_board(), sglang_board()):
         file, text = HERE / f"{made['uid']}.json", json.dumps(made, indent=1) + "\n"
         if not check:
             file.write_text(text, encoding="utf-8")

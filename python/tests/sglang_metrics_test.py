@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the linker for SGLang, without SGLang."""
+"""Metrics of the adapters to SGLang, without SGLang."""
 from __future__ import annotations
 
 import functools
@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
-import stateport
+import stateport as sp
+from metrics_test import BOARDS, metrics_of
+from sglang_events_test import adapter as adapter
 
 client = pytest.importorskip("prometheus_client")
 
 LABELS = {"model_name": "m", "tp_rank": "3"}
+SGLANG_OWN = {"sglang:cached_tokens_total", "sglang:prompt_tokens_total", "sglang:time_to_first_token_seconds_bucket"}
 
 
 def load() -> Any:
     """The module alone: its package imports SGLang."""
-    file = pathlib.Path(stateport.__file__).parent / "sglang" / "_metrics.py"
+    file = pathlib.Path(sp.__file__).parent / "sglang" / "_metrics.py"
     spec = importlib.util.spec_from_file_location("linker_metrics", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -34,9 +37,7 @@ def arguments(**more: Any) -> Any:
     return types.SimpleNamespace(**{"enable_metrics": True, "served_model_name": "m", "model_path": "path", **more})
 
 
-class Tiers:
-    def info(self) -> dict[str, int]:
-        return {"host_images": 3, "host_image_bytes": 300, "file_images": 4, "file_bytes": 4000}
+INFO = {"host_images": 3, "host_image_bytes": 300, "file_images": 4, "file_bytes": 4000}
 
 
 def use(metrics: Any) -> None:
@@ -44,7 +45,7 @@ def use(metrics: Any) -> None:
     metrics.count_end("to file", "damaged")
     metrics.count_drop("host")
     metrics.observe("offload", 0.25)
-    metrics.look(Tiers())
+    metrics.look(INFO)
 
 
 def check(value: Any) -> None:
@@ -62,6 +63,46 @@ def test_the_linker_counts_into_the_registry_that_sglang_has() -> None:
     check(client.REGISTRY.get_sample_value)
 
 
+def test_they_have_every_metric_of_the_board() -> None:
+    registry = client.CollectorRegistry()
+    kinds = types.SimpleNamespace(**{name: functools.partial(getattr(client, name), registry=registry)
+                                     for name in ("Counter", "Gauge", "Histogram")})
+    use(load().TierMetrics(LABELS, {"host": 10, "file": 20}, kinds))
+    exported = {sample.name for family in registry.collect() for sample in family.samples}
+    wanted = metrics_of(BOARDS / "stateport-sglang.json", 12)
+    assert wanted > SGLANG_OWN and wanted - SGLANG_OWN - exported == set()
+
+
+@pytest.mark.parametrize("are_enabled", [True, False])
+def test_the_storage_counts_what_it_reads_and_writes(
+        adapter: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, are_enabled: bool) -> None:
+    registry = client.CollectorRegistry()
+    monkeypatch.setattr(client, "REGISTRY", registry)
+    for name in ("Counter", "Gauge", "Histogram"):
+        monkeypatch.setattr(client, name, functools.partial(getattr(client, name), registry=registry))
+    spec = sp.StateSpec([sp.TensorSpec("recurrent", "int8", (64,))])
+    tier = sp.FileTier(tmp_path / "images", kv=spec, model="m", file_bytes=1 << 16)
+    layout = tier.layout("kv_block")
+    cache = sp.ImageCache(file_bytes=2 * layout.image_bytes, kv_image_bytes=layout.image_bytes)
+    metrics = adapter._metrics.open_metrics(are_enabled, "m", 3, {"host": 0, "file": 2 * layout.image_bytes})
+    files = adapter._files.WaitingFiles(tier, cache, metrics)
+    keys = adapter._keys.page_keys([f"{page:0<48}" for page in range(1, 4)], "kv_block")
+    for key in range(3):
+        assert files.write(keys[key:key + 1], list(layout.new_images(1)))
+    assert files.read(keys[1:], list(layout.new_images(2))) == ["done"] * 2
+    assert files.read(keys[:1], list(layout.new_images(1))) == ["gone"]
+
+    def value(name: str, **labels: str) -> Any:
+        return registry.get_sample_value(f"sglang:stateport_{name}", {**LABELS, **labels})
+
+    told = (value("transfers_total", kind="to file", status="done"),
+            value("transfers_total", kind="load", status="done"),
+            value("transfers_total", kind="load", status="gone"), value("dropped_images_total", tier="file"),
+            value("job_seconds_count", kind="offload"), value("images", tier="file"))
+    assert told == ((3, 2, 1, 1, 3, 2) if are_enabled else (None,) * 6)
+    files.close()
+
+
 def test_there_are_no_metrics_where_sglang_has_none() -> None:
     module = load()
     for given in (None, arguments(enable_metrics=False)):
@@ -72,7 +113,7 @@ def test_a_tier_that_is_not_there_has_no_levels() -> None:
     registry = client.CollectorRegistry()
     kinds = types.SimpleNamespace(**{name: functools.partial(getattr(client, name), registry=registry)
                                      for name in ("Counter", "Gauge", "Histogram")})
-    use(load().LinkerMetrics(LABELS, {"host": 10, "file": 0}, kinds))
+    use(load().TierMetrics(LABELS, {"host": 10, "file": 0}, kinds))
     assert registry.get_sample_value("sglang:stateport_images", {**LABELS, "tier": "host"}) == 3
     assert registry.get_sample_value("sglang:stateport_images", {**LABELS, "tier": "file"}) is None
 

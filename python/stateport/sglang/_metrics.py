@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of the linker in the registry of SGLang's own."""
+"""Metrics of the linker and of the storage in the registry of SGLang's own."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from stateport.tiers import StateTiers
-
 logger = logging.getLogger(__name__)
 
 _SECONDS = [2.0**i for i in range(-12, 7)]
 _TIERS = ("host", "file")
 
 
-class LinkerMetrics:
+class TierMetrics:
     """sglang:stateport_…, with SGLang's labels. SGLang's processes write to PROMETHEUS_MULTIPROC_DIR, which the client
-    of Prometheus reads when it is imported: it is imported when the linker is made, after SGLang has set that.
+    of Prometheus reads when it is imported: it is imported when the linker or the storage is made, after SGLang has set
+    that.
 
-    One thread calls, which is the linker's. A level is as new as the last transfer."""
+    Any thread may call. A level is as new as the last transfer."""
 
     def __init__(self, labels: Mapping[str, str], capacity: Mapping[str, int], client: Any) -> None:
         """capacity: bytes by tier; 0: there is no such tier. client: the module prometheus_client."""
@@ -51,22 +50,27 @@ class LinkerMetrics:
     def observe(self, kind: str, seconds: float) -> None:
         self._seconds.labels(**self._labels, kind=kind).observe(seconds)
 
-    def look(self, tiers: StateTiers) -> None:
-        info = tiers.info()
+    def look(self, info: Mapping[str, int | float]) -> None:
+        """info: of StateTiers."""
         for tier in self._tiers:
             self._images.labels(**self._labels, tier=tier).set(info[f"{tier}_images"])
             size = info["host_image_bytes" if tier == "host" else "file_bytes"]
             self._image_bytes.labels(**self._labels, tier=tier).set(size)
 
 
-def make_metrics(server_args: Any, rank: int, capacity: Mapping[str, int]) -> LinkerMetrics | None:
+def make_metrics(server_args: Any, rank: int, capacity: Mapping[str, int]) -> TierMetrics | None:
     """None: SGLang has no metrics, or the client of Prometheus is not installed."""
-    if not getattr(server_args, "enable_metrics", False):
+    name = getattr(server_args, "served_model_name", None) or getattr(server_args, "model_path", "")
+    return open_metrics(getattr(server_args, "enable_metrics", False), str(name), rank, capacity)
+
+
+def open_metrics(are_enabled: bool, model: str, rank: int, capacity: Mapping[str, int]) -> TierMetrics | None:
+    """The same for a name of the model."""
+    if not are_enabled:
         return None
     try:
         import prometheus_client
     except ImportError:
-        logger.warning("stateport linker: prometheus_client is not installed: there are no metrics")
+        logger.warning("stateport: prometheus_client is not installed: SGLang's tiers have no metrics")
         return None
-    name = getattr(server_args, "served_model_name", None) or getattr(server_args, "model_path", "")
-    return LinkerMetrics({"model_name": str(name), "tp_rank": str(rank)}, capacity, prometheus_client)
+    return TierMetrics({"model_name": model, "tp_rank": str(rank)}, capacity, prometheus_client)

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stateport._arrays import Int32s, Records
+from stateport._arrays import IMAGE_KEY, Int32s, Records
 from stateport.errors import BackendError, InvalidArgument, OutOfMemory
 from stateport.image_cache import ImageCache, ImagePlan
-from stateport.sglang._metrics import LinkerMetrics
+from stateport.sglang._events import TierEvents
+from stateport.sglang._metrics import TierMetrics
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, transfer_results
 from stateport.tiers import StateTiers
 
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.0003  # how long the thread sleeps while something is under way
 _DROP, _LOAD = TRANSFER_KINDS.index("drop"), TRANSFER_KINDS.index("load")
+_TIERS = (MEDIA.index("host"), MEDIA.index("file"))
 _DROPPED = {MEDIA.index("host"): "dropped on the host", MEDIA.index("file"): "dropped in files"}
 
 
@@ -47,12 +49,12 @@ class Mover:
     """Stores go to the fastest tier and from there to files, loads come from any tier."""
 
     def __init__(self, tiers: StateTiers, cache: ImageCache, device: torch.device,
-                 metrics: LinkerMetrics | None = None) -> None:
-        self.tiers, self.cache, self._metrics = tiers, cache, metrics
+                 metrics: TierMetrics | None = None, events: TierEvents | None = None) -> None:
+        self.tiers, self.cache, self._metrics, self.events = tiers, cache, metrics, events
         self.counts: collections.Counter[str] = collections.Counter()
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._device = device
-        self._under_way: dict[int, str] = {}  # by number of a transfer: its name in `counts`
+        self._under_way: dict[int, Any] = {}  # transfers by number
         self._requests: dict[int, Job] = {}  # of the cache, which have not ended
         self._dead = False  # the tiers failed: nothing is moved any more
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -90,6 +92,8 @@ class Mover:
         self.wait_for_files()
         self._jobs.put(None)
         self._thread.join()
+        if self.events is not None:
+            self.events.close()
         self.tiers.close()
         self.cache.close()
 
@@ -110,11 +114,16 @@ class Mover:
             step(*arguments)
         except Exception:
             logger.exception("stateport: the tiers failed; nothing is kept or loaded any more")
-            self._dead = True
+            self._die()
         if self._dead:
             self._give_up()
         with self._idle:
             self._idle.notify_all()
+
+    def _die(self) -> None:
+        self._dead = True
+        if self.events is not None:
+            self.events.clear()
 
     def _give_up(self) -> None:
         """Ends what is under way. The tiers are not called again, so that nothing that ended here is written later."""
@@ -148,13 +157,17 @@ class Mover:
         if not len(results):
             return
         plan = self.cache.settle(results)
+        ended = []
         for number, status, _ in results.tolist():
-            what = self._under_way.pop(number)
-            self._count_end(what, TRANSFER_STATUSES[status])
-            if what == "load" and status:
+            transfer = self._under_way.pop(number)
+            self._count_end(transfer, TRANSFER_STATUSES[status])
+            if transfer["kind"] == _LOAD and status:
                 logger.warning("stateport: an image was not loaded: %s", TRANSFER_STATUSES[status])
+            elif not status:
+                ended.append(transfer)
+        self._tell(ended, "to")
         if self._metrics is not None:
-            self._metrics.look(self.tiers)
+            self._metrics.look(self.tiers.info())
         self._carry_out(plan)
 
     def _fail(self, numbers: Sequence[int]) -> ImagePlan:
@@ -163,7 +176,18 @@ class Mover:
             self._count_end(self._under_way.pop(number), "failed")
         return plan
 
-    def _count_end(self, what: str, status: str) -> None:
+    def _tell(self, transfers: Sequence[Any], end: str) -> None:
+        """Announces that images came to a tier ("to"), or that they left one ("from")."""
+        if self.events is None:
+            return
+        for medium in _TIERS:
+            images = [transfer["image"] for transfer in transfers if transfer[end] == medium]
+            if images:
+                change = self.events.stored if end == "to" else self.events.removed
+                change(np.array(images, IMAGE_KEY), medium)
+
+    def _count_end(self, transfer: Any, status: str) -> None:
+        what = "load" if transfer["kind"] == _LOAD else f"to {MEDIA[transfer['to']]}"
         self.counts[f"{what}: {status}"] += 1
         if self._metrics is not None:
             self._metrics.count_end(what, status)
@@ -184,14 +208,14 @@ class Mover:
 
     def _take(self, plan: ImagePlan) -> None:
         """Notes transfers, and ends jobs."""
+        self._tell(plan.transfers[plan.transfers["kind"] == _DROP], "from")
         for transfer in plan.transfers:
             if transfer["kind"] == _DROP:
                 self.counts[_DROPPED[int(transfer["from"])]] += 1
                 if self._metrics is not None:
                     self._metrics.count_drop(MEDIA[int(transfer["from"])])
             else:
-                self._under_way[int(transfer["id"])] = (
-                    "load" if transfer["kind"] == _LOAD else f"to {MEDIA[transfer['to']]}")
+                self._under_way[int(transfer["id"])] = transfer
         for request, missing in plan.ended.items():
             self._end(self._requests.pop(request), missing == 0)
 
@@ -204,7 +228,7 @@ class Mover:
                 self._metrics.observe("offload" if job.store else "load", time.monotonic() - job.begun_s)
         except Exception:
             logger.exception("stateport: the device failed; nothing is kept or loaded any more")
-            self._dead = True
+            self._die()
             with contextlib.suppress(Exception):
                 job.done(False)
         finally:

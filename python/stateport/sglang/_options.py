@@ -23,7 +23,8 @@ class Options:
     hash_seed_variable: an environment variable with a secret number from 1 to 2^64 - 1, which enters the names of
     images (SGLang prints what is said here); the same for all that share a folder; empty: none. scrub: host memory
     is set to zero at the end, and bytes of files before they are given back. SGLang's own memory, on the device and
-    on the host, is SGLang's."""
+    on the host, is SGLang's. kv_events: SGLang's publisher of events announces the contents of the tiers,
+    KV only up to the deepest state that can be restored. --kv-events-config has "publisher": "stateport" then."""
 
     folder: str = ""
     file_bytes: int = 0
@@ -34,6 +35,7 @@ class Options:
     hash_seed_variable: str = ""
     scrub: bool = False
     keep_on_flush: bool = False
+    kv_events: bool = False
 
     @classmethod
     def read(cls, where: str, given: Mapping[str, Any]) -> Options:

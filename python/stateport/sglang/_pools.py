@@ -17,9 +17,11 @@ from stateport._arrays import Int32s, int32s
 from stateport.errors import InvalidArgument
 from stateport.image_cache import ImageCache
 from stateport.model_layout import Shard
+from stateport.sglang._events import TierEvents
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
 from stateport.store import StateStore
+from stateport.tier_options import MEDIA
 from stateport.tiers import StateTiers
 
 _ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64",
@@ -91,7 +93,13 @@ class DevicePools:
                           staging_bytes=staging if options.folder else 0, file_lanes=options.lanes,
                           scrub=options.scrub)
 
-    def make_cache(self, options: Options, tiers: StateTiers) -> ImageCache:
+    def make_events(self, options: Options, hash_seed: int) -> TierEvents | None:
+        if not options.kv_events:
+            return None
+        from stateport.sglang._publisher import open_events
+        return open_events(self.page_size, 1 if self.states else 0, self.kv.slots, hash_seed)
+
+    def make_cache(self, options: Options, tiers: StateTiers, events: TierEvents | None = None) -> ImageCache:
         """The cache of images over these tiers, which knows those in files from before."""
         kv, states = self.image_bytes(PoolName.KV), self.image_bytes(PoolName.MAMBA)
         cache = ImageCache(host_bytes=int(tiers.info()["host_bytes"]), file_bytes=options.file_bytes,
@@ -101,7 +109,10 @@ class DevicePools:
                            images_under_way_max=2 * (self.kv.slots + (self.states.slots if self.states else 0)))
         if options.folder:
             found = tiers.keys("file")
-            tiers.remove(found[~cache.attach("file", found)])
+            attached = cache.attach("file", found)
+            tiers.remove(found[~attached])
+            if events is not None:
+                events.stored(found[attached], MEDIA.index("file"))
         return cache
 
 

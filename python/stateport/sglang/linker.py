@@ -57,10 +57,11 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._hash_seed, self._keeps = options.hash_seed(), options.keep_on_flush
         self._pools = DevicePools(params, set(components))
         self.pools = dict.fromkeys(self._pools.names, self._pools)
+        events = self._pools.make_events(options, self._hash_seed)  # refuses before anything is opened
         rank, ranks = _rank(params)
         tiers = self._pools.make_tiers(options, params, rank, ranks)
         metrics = make_metrics(server_args, rank, {"host": options.host_bytes, "file": options.file_bytes})
-        self._mover = Mover(tiers, self._pools.make_cache(options, tiers), self._pools.device, metrics)
+        self._mover = Mover(tiers, self._pools.make_cache(options, tiers, events), self._pools.device, metrics, events)
         self.layer_done_counter = LayerWiseLoadCounter(self._pools.layers)
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
@@ -205,6 +206,8 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.layer_done_counter.reset()
         if not self._keeps:
             self._hash_seed = secrets.randbelow((1 << 64) - 1) + 1
+            if self._mover.events is not None:
+                self._mover.events.reset(self._hash_seed)
 
     def close(self) -> None:
         """Waits until files have what they have room for."""

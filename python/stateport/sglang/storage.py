@@ -25,8 +25,10 @@ from stateport._arrays import Records
 from stateport.errors import InvalidArgument
 from stateport.file_tier import Bytes, FileTier
 from stateport.image_cache import ImageCache
+from stateport.sglang._events import TierEvents
 from stateport.sglang._files import WaitingFiles
 from stateport.sglang._keys import leading, page_keys
+from stateport.sglang._metrics import open_metrics
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
 
@@ -97,6 +99,7 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
             self._pools[name] = _Pool(self._given[name], page.dtype, page.numel() * page.element_size(),
                                       "kv_block" if name == kv else "state", 0 if name == kv else others.index(name),
                                       self._hash_seed)
+        events = self._make_events(len(others))  # refuses before the folder is opened
         tier = FileTier(self._options.folder, states=[self._pools[name].spec() for name in others],
                         kv=self._pools[kv].spec(), model=self._identity(), file_bytes=self._options.file_bytes,
                         free_floor_bytes=self._options.free_floor_bytes, queue_bytes=_QUEUE_BYTES,
@@ -104,8 +107,18 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         cache = ImageCache(file_bytes=self._options.file_bytes, queue_bytes=_QUEUE_BYTES,
                            kv_image_bytes=tier.layout("kv_block").image_bytes,
                            state_image_bytes=[tier.layout("state", i).image_bytes for i in range(len(others))])
-        self._files = WaitingFiles(tier, cache)
+        config = self._config
+        metrics = open_metrics(config.enable_storage_metrics, str(config.model_name), config.tp_rank,
+                               {"host": 0, "file": self._options.file_bytes})
+        self._files = WaitingFiles(tier, cache, metrics, events)
         logger.info("stateport storage: %s", tier)
+
+    def _make_events(self, state_groups: int) -> TierEvents | None:
+        if not self._options.kv_events:
+            return None
+        from stateport.sglang._publisher import open_events
+        pool = self._given[str(PoolName.KV)]
+        return open_events(pool.page_size, state_groups, pool.size // pool.page_size, self._hash_seed)
 
     def _identity(self) -> str:
         """Whatever makes equal hashes name other bytes."""

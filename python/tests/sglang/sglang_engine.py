@@ -37,10 +37,11 @@ def bytes_of(seed: object, shape: torch.Size, dtype: torch.dtype) -> torch.Tenso
 class Engine:
     """One process: pools, tree and linker. `request` is what a scheduler does for one prompt."""
 
-    def __init__(self, config: dict[str, Any], core: str = "rust", page: int = 4, kv: int = 256, slots: int = 12):
+    def __init__(self, config: dict[str, Any], core: str = "rust", page: int = 4, kv: int = 256, slots: int = 12,
+                 events: bool = False):
         self.shape = Shape(page=page, kv=kv, slots=slots, chunk=page)
         self.requests, self.kv = make_pools(self.shape, LAYERS)
-        self.cache = make_cache(self.shape, core, self.requests, self.kv)
+        self.cache = make_cache(self.shape, core, self.requests, self.kv, events)
         self.linker = StateportLinker(None, self.cache_params(), components={FULL, MAMBA}, extra_config=config)
         self.cache.init_cache_linker(self.linker)
         self.kv.get_kvcache().register_layer_transfer_counter(self.linker.layer_done_counter)

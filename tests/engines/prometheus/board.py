@@ -8,6 +8,7 @@ import argparse
 import functools
 import http.server
 import importlib
+import importlib.util
 import json
 import pathlib
 import random
@@ -60,8 +61,24 @@ def metrics_of_vllm(registry: Any) -> Any:
     return made, sources.labels("model", "0", "local_compute"), first.labels("model", "0")
 
 
+def metrics_of_sglang(registry: Any) -> Any:
+    """stateport.sglang's metrics, whose package imports SGLang, and the metrics of SGLang itself that a board shows."""
+    spec = importlib.util.spec_from_file_location("sglang_metrics", ROOT / "python/stateport/sglang/_metrics.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kinds = types.SimpleNamespace(**{name: functools.partial(getattr(prometheus_client, name), registry=registry)
+                                     for name in ("Counter", "Gauge", "Histogram")})
+    made = module.TierMetrics({"model_name": "model", "tp_rank": "0"}, {"host": 1000, "file": 1000}, kinds)
+    cached = kinds.Counter("sglang:cached_tokens_total", "SGLang's", ["model_name", "cache_source"])
+    prompts = kinds.Counter("sglang:prompt_tokens_total", "SGLang's", ["model_name"])
+    first = kinds.Histogram("sglang:time_to_first_token_seconds", "SGLang's", ["model_name"])
+    return made, cached.labels("model", "host"), prompts.labels("model"), first.labels("model")
+
+
 class Service:
-    """Serves prompts, and its metrics: /plain of a cache over tiers, /vllm of the connector."""
+    """Serves prompts, and its metrics: /plain of a cache over tiers, /vllm of the connector, /sglang of numbers that
+    grow."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         from stateport.vllm.options import ConnectorOptions
@@ -72,7 +89,9 @@ class Service:
                                               file_bytes=1 << 26), chance=random.Random(1))
         self.registry = prometheus_client.CollectorRegistry()
         self.metrics, self.sources, self.first = metrics_of_vllm(self.registry)
-        self.texts = {"/plain": "", "/vllm": ""}
+        self.sglang = prometheus_client.CollectorRegistry()
+        self.linker, *self.of_sglang = metrics_of_sglang(self.sglang)
+        self.texts = {"/plain": "", "/vllm": "", "/sglang": ""}
         self._chance, self._now_s = random.Random(2), 0.0
 
     def step(self) -> None:
@@ -85,8 +104,16 @@ class Service:
         self.first.observe(time.monotonic() - begun_s)
         for told in (self.engine.side.take_statistics(), self.engine.ranks[0].side.counters.take()):
             self.metrics.observe(told)
+        for status in ("done", "damaged", "failed"):
+            self.linker.count_end("load", status)
+        self.linker.count_drop("file")
+        self.linker.observe("load", 0.01)
+        self.linker.look({"host_images": 1, "host_image_bytes": 100, "file_images": 1, "file_bytes": 100})
+        for metric in self.of_sglang:
+            getattr(metric, "inc", getattr(metric, "observe", None))(1)
         self.texts = {"/plain": self.plain.cache.prometheus() + self.plain.tiers.prometheus(),
-                      "/vllm": prometheus_client.generate_latest(self.registry).decode()}
+                      "/vllm": prometheus_client.generate_latest(self.registry).decode(),
+                      "/sglang": prometheus_client.generate_latest(self.sglang).decode()}
 
     def listen(self) -> int:
         service = self
@@ -109,7 +136,7 @@ class Service:
 class Prometheus:
     def __init__(self, folder: pathlib.Path, target: int) -> None:
         jobs = [{"job_name": name, "metrics_path": f"/{name}", "static_configs": [
-            {"targets": [f"127.0.0.1:{target}"]}]} for name in ("plain", "vllm")]
+            {"targets": [f"127.0.0.1:{target}"]}]} for name in ("plain", "vllm", "sglang")]
         config = folder / "prometheus.yml"
         config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}))  # YAML, too
         with socket.socket() as one:
@@ -128,7 +155,8 @@ class Prometheus:
 
 def expression(query: str) -> str:
     """As Grafana sends it: with the values of variables."""
-    for name, value in (("$__rate_interval", RATE), ("$instance", ".*"), ("$model_name", ".*"), ("$engine", ".*")):
+    for name, value in (("$__rate_interval", RATE), ("$instance", ".*"), ("$model_name", ".*"), ("$engine", ".*"),
+                        ("$tp_rank", ".*")):
         query = query.replace(name, value)
     return query
 
@@ -140,7 +168,7 @@ def panels(board: str) -> list[dict[str, Any]]:
 
 def check(prometheus: Prometheus) -> tuple[int, list[str]]:
     asked, silent = 0, []
-    for board in ("stateport", "stateport-vllm"):
+    for board in ("stateport", "stateport-vllm", "stateport-sglang"):
         for panel in panels(board):
             for target in panel["targets"]:
                 asked += 1

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The boards of Grafana against a real Prometheus: tests/engines/prometheus/run.sh [ARGUMENTS OF board.py…]
-#   A cache over tiers, and the connector for vLLM under the stand-in for vLLM, serve for half a minute; Prometheus
-#   scrapes both; every query of both boards is asked over its HTTP API. promtool checks the texts.
+#   A cache over tiers, and the connector for vLLM under the stand-in for vLLM, serve for half a minute, beside the
+#   metrics of the linker for SGLang; Prometheus scrapes all; every query of the boards is asked over its HTTP API.
+#   promtool checks the texts.
 # prometheus and promtool come from STATEPORT_PROMETHEUS (a folder) or PATH (Debian package: prometheus); they listen
 # on free ports of the loopback device. Grafana is not run. Exit code 77: there is none, or no prometheus_client.
 set -euo pipefail

@@ -70,15 +70,15 @@ def make_pools(shape: Shape, layers: int = 1) -> tuple[Any, Any]:
     return requests, PagedTokenToKVPoolAllocator(page_size=shape.page, **wanted)
 
 
-def make_cache(shape: Shape, core: str, requests: Any, kv: Any) -> UnifiedRadixCache:
-    """The tree over these pools. core: "python" or "rust"."""
+def make_cache(shape: Shape, core: str, requests: Any, kv: Any, events: bool = False) -> UnifiedRadixCache:
+    """The tree over these pools. core: "python" or "rust". events: it records events."""
     arguments = ServerArgs(model_path="dummy", page_size=shape.page, mamba_max_states_per_path=shape.states_per_path)
     arguments._mamba_cache_chunk_size = shape.chunk
     set_global_server_args_for_scheduler(arguments)
     cache = UnifiedRadixCache(params=CacheInitParams(
         req_to_token_pool=requests, token_to_kv_pool_allocator=kv, page_size=shape.page, disable=False,
         tree_components=(FULL, MAMBA), enable_mamba_extra_buffer=shape.page > 1, eviction_policy=shape.policy,
-        tree_core_backend=core))
+        tree_core_backend=core, enable_kv_cache_events=events))
     assert ("Rust" in type(cache.tree_core).__name__) == (core == "rust"), type(cache.tree_core)
     return cache
 
