@@ -51,10 +51,16 @@ std::int32_t layer_count(const StateSpec& spec) {
   return layers;
 }
 
-StateSpec scaled(const StateSpec& full, std::int32_t layers, double factor) {
+/// `kept` layers of the model, one of each of as many runs of layers: layers of one kind may lie side by side.
+StateSpec scaled(const StateSpec& full, std::int32_t kept, double factor) {
+  const std::int64_t layers = layer_count(full);
   std::vector<StateTensorSpec> tensors;
-  for (const StateTensorSpec& tensor : full.tensors())
-    if (tensor.layer < layers) tensors.push_back(shrink(tensor, factor));
+  for (StateTensorSpec tensor : full.tensors()) {
+    const std::int64_t number = tensor.layer * std::int64_t{kept} / layers;
+    if ((tensor.layer + 1) * std::int64_t{kept} / layers == number) continue;
+    tensor.layer = static_cast<std::int32_t>(number);
+    tensors.push_back(shrink(tensor, factor));
+  }
   return StateSpec(std::move(tensors));
 }
 
@@ -84,8 +90,8 @@ StateSpec scale_to_fit(const StateSpec& full, std::size_t state_bytes_max) {
   constexpr std::int32_t fewest_real_layers = 4;
   const std::int32_t layers = layer_count(full);
   if (full.slot_bytes() <= state_bytes_max) return scaled(full, layers, 1);
-  const double share = static_cast<double>(state_bytes_max) / static_cast<double>(full.slot_bytes());
-  const auto affordable = static_cast<std::int32_t>(static_cast<double>(layers) * share);
+  std::int32_t affordable = layers - 1;
+  while (affordable > 0 && scaled(full, affordable, 1).slot_bytes() > state_bytes_max) --affordable;
   for (std::int32_t kept = std::max(affordable, std::min(layers, fewest_real_layers)); kept > 0; --kept)
     if (std::optional<StateSpec> spec = fit_layers(full, kept, state_bytes_max)) return *std::move(spec);
   require(false, "state_bytes_max", state_bytes_max,
