@@ -173,9 +173,10 @@ class StateSpec(_library.Object):
 class ModelInfo:
     """A model, of the catalogue or of a config.
 
-    name: of the catalogue; of a config its model type. kind: "mamba1", "mamba2", "gdn", "kda", "linear_attn" or
-    "short_conv". state_layers: the recurrent ones of all layers. kv_bytes_per_token: over all attention layers, in
-    bf16; None: not known. status: how far the row was checked against public configs."""
+    name: of the catalogue; of a config its model type. kind: "mamba1", "mamba2", "gdn", "kda", "linear_attn",
+    "short_conv" or "cca". state_layers: those of all layers that have more state than a window of KV.
+    kv_bytes_per_token: over all layers that attend to all tokens, in bf16; None: not known. status: how far the row was
+    checked against public configs. The tensors of the layers are those of its StateSpec."""
 
     name: str
     kind: str
@@ -193,8 +194,8 @@ class ModelInfo:
     def from_config(cls, config: str | bytes) -> ModelInfo:
         """The model of a checkpoint, from the text of its config.json. Reads the model types of Qwen3-Next and Qwen3.5
         to 3.8, Kimi Linear and K3, Ling 2.5 to 3.0, GLM 5.3 Flash, Nemotron-H, Granite 4.0-H, Falcon-H1, Bamba, Jamba,
-        Olmo Hybrid, Lara Mini and LFM2 to LFM3. Raises InvalidArgument that names the member and its value for others,
-        and for members that make no model."""
+        Olmo Hybrid, Lara Mini, LFM2 to LFM3, Qwen3.8 Flash Next, Inkling to Inkling 2 and Zaya. Raises InvalidArgument
+        that names the member and its value for others, and for members that make no model."""
         text = name_bytes("config", config)
         return cls._from(calls.config_describe, text, len(text))
 

@@ -52,7 +52,7 @@ def test_every_model_of_the_catalogue_has_a_spec() -> None:
 
 
 def test_a_model_of_a_config_is_that_of_the_catalogue() -> None:
-    for name in ("qwen3.5-27b", "kimi-k3", "lfm3-1.7b"):
+    for name in ("qwen3.5-27b", "kimi-k3", "lfm3-1.7b", "inkling", "qwen3.8-flash-next"):
         config = (CONFIGS / f"{name}.json").read_text(encoding="utf-8")
         row, model = sp.ModelInfo.find(name), sp.ModelInfo.from_config(config)
         assert dataclasses.replace(model, name=row.name, status=row.status) == row
@@ -64,7 +64,10 @@ def test_a_model_of_a_config_is_that_of_the_catalogue() -> None:
         assert layout.fingerprint == sp.ModelLayout.find(name, **options).fingerprint
         assert layout.spec().fingerprint == spec.fingerprint
     assert sp.ModelInfo.find("kimi-k3").kv_bytes_per_token == 24 * 576 * 2
-    assert sp.ModelInfo.find("lfm3-1.7b").kv_bytes_per_token is None
+    assert sp.ModelInfo.find("qwen3.8-flash-next").kv_bytes_per_token is None
+    kinds = [(tensor.kind, tensor.dtype, tensor.shape) for tensor in sp.StateSpec.find("qwen3.8-flash-next")][:4]
+    assert kinds == [("conv", "bfloat16", (3, 10240)), ("conv", "bfloat16", (9, 10240)), ("conv", "int8", (2, 8)),
+                     ("recurrent", "float32", (48, 128, 128))]
 
 
 def test_a_quantised_spec_is_smaller() -> None:

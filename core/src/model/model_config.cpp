@@ -20,7 +20,8 @@ using detail::ConfigObject;
 using detail::ConfigValue;
 
 constexpr std::int64_t config_layers_max = 4096;
-constexpr std::int64_t kv_element_bytes = 2;  // bf16
+constexpr std::int64_t config_kernel_max = 64;  // of one of two factors of a window
+constexpr std::int64_t kv_element_bytes = 2;    // bf16
 
 /// A config, and the element type of its model.
 struct ModelConfig {
@@ -40,22 +41,39 @@ ElementType type_of(const ConfigObject& config, std::string_view member, Element
 struct LayerCounts {
   std::int64_t layers = 0;
   std::int64_t states = 0;
-  std::int64_t attention = 0;
-  bool kv_is_known = true;  ///< attention layers keep KV of each token, and nothing else
+  std::int64_t attention = 0;  ///< to all tokens
+  std::int64_t windows = 0;    ///< attention to the last tokens
+  bool kv_is_known = true;     ///< layers that attend to all tokens keep KV of each token, and nothing else
+  bool are_mixed = false;      ///< each layer has a state and attends
 
-  /// Counts a layer of a kind that transformers names; false for another one.
-  bool add(std::string_view kind) {
+  /// Counts `times` layers of a kind that transformers names; false for another one.
+  bool add(std::string_view kind, std::int64_t times = 1) {
+    if (!(are_mixed ? add_mixed(kind, times) : add_plain(kind, times))) return false;
+    layers += times;
+    return true;
+  }
+
+ private:
+  bool add_mixed(std::string_view kind, std::int64_t times) {
+    if (kind != "hybrid" && kind != "hybrid_sliding") return false;
+    states += times;
+    (kind == "hybrid" ? attention : windows) += times;
+    return true;
+  }
+
+  bool add_plain(std::string_view kind, std::int64_t times) {
     const auto is_one_of = [&](std::initializer_list<std::string_view> kinds) {
       return std::ranges::find(kinds, kind) != kinds.end();
     };
     const bool state = is_one_of({"linear_attention", "mamba", "conv", "M"});
     const bool plain = is_one_of({"full_attention", "attention", "*"});
-    const bool other = is_one_of({"sliding_attention", "indexed_attention", "deepseek_sparse_attention"});
-    if (!state && !plain && !other && !is_one_of({"moe", "mlp", "E", "-"})) return false;
-    layers += 1;
-    states += state ? 1 : 0;
-    attention += plain || other ? 1 : 0;
-    kv_is_known = kv_is_known && !other;
+    const bool indexed = is_one_of({"indexed_attention", "deepseek_sparse_attention"});
+    const bool window = kind == "sliding_attention";
+    if (!state && !plain && !indexed && !window && !is_one_of({"moe", "mlp", "E", "-"})) return false;
+    states += state ? times : 0;
+    attention += plain || indexed ? times : 0;
+    windows += window ? times : 0;
+    kv_is_known = kv_is_known && !indexed;
     return true;
   }
 };
@@ -74,8 +92,7 @@ LayerCounts checked_layers(const ConfigObject& config, std::string_view member, 
 
 /// By the kinds that the config lists, or else by `kind`, which is called with the index of a layer.
 template <class KindOf>
-LayerCounts count_layers(const ConfigObject& config, const KindOf& kind) {
-  LayerCounts counts;
+LayerCounts count_layers(const ConfigObject& config, const KindOf& kind, LayerCounts counts = {}) {
   const std::string_view member = config.first_of({"layer_types", "layers_block_type"});
   if (!config.has(member)) {
     const std::int64_t layers = layer_count(config);
@@ -111,18 +128,31 @@ std::int64_t size_of_head(const ConfigObject& config, std::string_view member) {
   return config.number("hidden_size") / heads;
 }
 
-/// K and V of each attention layer and KV head.
-std::optional<std::size_t> kv_of_heads(const ConfigObject& config, const LayerCounts& counts) {
-  const std::int64_t heads =
-      config.has("num_key_value_heads") ? config.number("num_key_value_heads") : config.number("num_attention_heads");
-  const std::int64_t size = size_of_head(config, config.first_of({"head_dim", "attention_head_dim"}));
+struct KvHeads {
+  std::int64_t heads, size;
+};
+
+KvHeads kv_heads(const ConfigObject& config) {
+  return {
+      config.has("num_key_value_heads") ? config.number("num_key_value_heads") : config.number("num_attention_heads"),
+      size_of_head(config, config.first_of({"head_dim", "attention_head_dim"}))};
+}
+
+/// K and V of each layer that attends to all tokens, and of each KV head.
+std::optional<std::size_t> kv_of(const LayerCounts& counts, const KvHeads& kv) {
   if (!counts.kv_is_known) return std::nullopt;
-  return static_cast<std::size_t>(counts.attention * 2 * heads * size * kv_element_bytes);
+  return static_cast<std::size_t>(counts.attention * 2 * kv.heads * kv.size * kv_element_bytes);
+}
+
+/// The same for a model whose layers keep no windows.
+std::optional<std::size_t> kv_of_heads(const ConfigObject& config, const LayerCounts& counts) {
+  const KvHeads kv = kv_heads(config);
+  return counts.windows > 0 ? std::nullopt : kv_of(counts, kv);
 }
 
 /// The latent vector of each MLA layer, and the part of the key that has a position.
 std::optional<std::size_t> kv_of_latents(const ConfigObject& config, const LayerCounts& counts) {
-  if (!counts.kv_is_known) return std::nullopt;
+  if (!counts.kv_is_known || counts.windows > 0) return std::nullopt;
   const std::int64_t latent = config.number("kv_lora_rank") + config.number("qk_rope_head_dim", 0);
   return static_cast<std::size_t>(counts.attention * latent * kv_element_bytes);
 }
@@ -138,6 +168,48 @@ ModelInfo model_of(std::string_view kind, const LayerCounts& counts, const ConvS
           .kv_bytes_per_token = kv_bytes_per_token};
 }
 
+LayerStates layer_states(std::int64_t first, std::int64_t layers, std::int32_t per_layer, const StateTensorSpec& tensor,
+                         std::int64_t parts = 1) {
+  return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(layers), per_layer, tensor,
+          static_cast<std::int32_t>(parts)};
+}
+
+LayerStates convolutions(std::int64_t first, std::int64_t layers, std::int32_t per_layer, const ConvShape& shape,
+                         std::int64_t parts = 1) {
+  return layer_states(first, layers, per_layer, StateTensorSpec::conv(0, shape), parts);
+}
+
+/// The last keys and values of layers that attend to no others. They lie behind the other layers with states, or first
+/// among them if these attend, too.
+LayerStates windows_of_kv(const ModelConfig& config, const LayerCounts& counts, std::string_view member,
+                          const KvHeads& kv) {
+  const std::int64_t window = config.object.number(member, 2);
+  return layer_states(counts.are_mixed ? 0 : counts.states, counts.windows, 2,
+                      {.type = config.type, .shape = {kv.heads, window - 1, kv.size}}, kv.heads);
+}
+
+/// The model with its windows, if the config says their size.
+ModelInfo with_windows(ModelInfo model, const ModelConfig& config, const LayerCounts& counts) {
+  if (counts.windows == 0 || !config.object.has("sliding_window")) return model;
+  const KvHeads kv = kv_heads(config.object);
+  *std::ranges::find(model.more, 0, &LayerStates::layers) = windows_of_kv(config, counts, "sliding_window", kv);
+  model.kv_bytes_per_token = kv_of(counts, kv);
+  return model;
+}
+
+/// Whether a list names each layer. It counts them from `first`.
+std::vector<bool> named_layers(const ConfigObject& config, std::string_view member, std::int64_t layers,
+                               std::uint64_t first) {
+  std::vector<bool> named(static_cast<std::size_t>(layers));
+  for (const ConfigValue& number : config.list(member)) {
+    const bool natural = number.kind == ConfigValue::Kind::natural;
+    const std::uint64_t layer = natural ? number.number - first : named.size();
+    if (layer >= named.size() || named[layer]) config.refuse(member, "must have numbers of layers, each once");
+    named[layer] = true;
+  }
+  return named;
+}
+
 /// Heads and their sizes, of keys and of values.
 struct DeltaHeads {
   std::int64_t keys, key, values, value;
@@ -145,11 +217,13 @@ struct DeltaHeads {
 
 ModelInfo gated_delta_net(const ModelConfig& config, const LayerCounts& counts, const DeltaHeads& heads,
                           ElementType recurrent) {
-  return model_of("gdn", counts,
-                  {.window = config.object.number("linear_conv_kernel_dim") - 1,
-                   .dim = 2 * heads.keys * heads.key + heads.values * heads.value,
-                   .type = config.type},
-                  {{heads.values, heads.value, heads.key}, recurrent}, kv_of_heads(config.object, counts));
+  const ModelInfo model =
+      model_of("gdn", counts,
+               {.window = config.object.number("linear_conv_kernel_dim") - 1,
+                .dim = 2 * heads.keys * heads.key + heads.values * heads.value,
+                .type = config.type},
+               {{heads.values, heads.value, heads.key}, recurrent}, kv_of_heads(config.object, counts));
+  return with_windows(model, config, counts);
 }
 
 DeltaHeads delta_heads(const ConfigObject& config) {
@@ -172,6 +246,28 @@ ModelInfo read_qwen3_5(const ModelConfig& config) {
 
 ModelInfo read_qwen3_next(const ModelConfig& config) {
   return read_qwen(config, config.type);
+}
+
+/// Some GDN layers mix in embeddings of n-grams: they keep the inputs of a convolution that is dilated by the length of
+/// the n-grams, over all residual streams, and the last tokens, which are int64. The keys of the indexer are unknown.
+ModelInfo read_qwen4_exp(const ModelConfig& config) {
+  const ConfigObject& object = config.object;
+  LayerCounts counts =
+      count_periodic_layers(object, object.number_or("full_attention_interval", 4), "indexed_attention");
+  counts.kv_is_known = false;  // whatever layer_types calls them, attention layers have an index
+  ModelInfo model =
+      gated_delta_net(config, counts, delta_heads(object), type_of(object, "mamba_ssm_dtype", ElementType::fp32));
+  if (!object.has("ple_layer_ids")) return model;
+  const std::vector<bool> named = named_layers(object, "ple_layer_ids", layer_count(object), 1);
+  const std::int64_t layers = std::ranges::count(named, true);
+  if (layers == 0) return model;
+  if (layers > counts.states) object.refuse("ple_layer_ids", "has more layers than there are with linear attention");
+  const std::int64_t tokens = object.number("ngram_size", 2, config_kernel_max);
+  const std::int64_t window = (object.number("ple_conv_kernel_size", 2, config_kernel_max) - 1) * tokens;
+  const std::int64_t channels = object.number("hc_count") * object.number("hidden_size");
+  model.more = {convolutions(0, layers, 1, {window, channels, config.type}),
+                convolutions(0, layers, 1, {tokens - 1, sizeof(std::int64_t), ElementType::int8})};
+  return model;
 }
 
 ModelInfo read_lara_mini(const ModelConfig& config) {
@@ -213,19 +309,6 @@ ModelInfo delta_attention(const ModelConfig& config, const LayerCounts& counts) 
   const ConfigObject linear = config.object.object("linear_attn_config");
   return delta_attention(config, counts, linear.number("short_conv_kernel_size"), linear.number("num_heads"),
                          linear.number("head_dim"));
-}
-
-/// Whether a list names each layer. It counts them from `first`.
-std::vector<bool> named_layers(const ConfigObject& config, std::string_view member, std::int64_t layers,
-                               std::uint64_t first) {
-  std::vector<bool> named(static_cast<std::size_t>(layers));
-  for (const ConfigValue& number : config.list(member)) {
-    const bool natural = number.kind == ConfigValue::Kind::natural;
-    const std::uint64_t layer = natural ? number.number - first : named.size();
-    if (layer >= named.size() || named[layer]) config.refuse(member, "must have numbers of layers, each once");
-    named[layer] = true;
-  }
-  return named;
 }
 
 bool lists_kinds(const ConfigObject& config) {
@@ -359,11 +442,12 @@ ModelInfo read_jamba(const ModelConfig& config) {
 
 ModelInfo short_convolution(const ModelConfig& config, const LayerCounts& counts) {
   const ConfigObject& object = config.object;
-  return model_of("short_conv", counts,
-                  {.window = object.number("conv_L_cache") - 1,
-                   .dim = object.number(object.has("conv_dim") ? "conv_dim" : "hidden_size"),
-                   .type = config.type},
-                  {}, kv_of_heads(object, counts));
+  const ModelInfo model = model_of("short_conv", counts,
+                                   {.window = object.number("conv_L_cache") - 1,
+                                    .dim = object.number(object.has("conv_dim") ? "conv_dim" : "hidden_size"),
+                                    .type = config.type},
+                                   {}, kv_of_heads(object, counts));
+  return with_windows(model, config, counts);
 }
 
 ModelInfo read_lfm2(const ModelConfig& config) {
@@ -375,6 +459,68 @@ ModelInfo read_lfm3(const ModelConfig& config) {
                              if (i % 4 == 2) return "full_attention";
                              return i % 4 == 0 && i > 0 ? "sliding_attention" : "conv";
                            }));
+}
+
+/// Four short convolutions of a layer, computed in fp32: of keys, of values, behind attention and behind the MLP.
+/// times: that a layer runs, each time with states of its own.
+template <class TimesOf>
+ModelInfo inkling(const ModelConfig& config, const TimesOf& times) {
+  const ConfigObject& object = config.object;
+  LayerCounts counts{.are_mixed = true};
+  const std::int64_t layers = layer_count(object);
+  std::vector<bool> slides(static_cast<std::size_t>(layers));
+  for (std::size_t i = 0; i < slides.size(); ++i) slides[i] = (i + 1) % 6 != 0;
+  if (lists_kinds(object)) {
+    const std::string_view member = object.first_of({"layer_types", "layers_block_type"});
+    static_cast<void>(count_layers(
+        object, [](std::int64_t) { return std::string_view(); }, counts));
+    for (std::size_t i = 0; i < slides.size(); ++i) slides[i] = object.list(member)[i].text == "hybrid_sliding";
+  } else if (object.has("local_layer_ids")) {
+    slides = named_layers(object, "local_layer_ids", layers, 0);
+  }
+  for (std::size_t i = 0; i < slides.size(); ++i)
+    counts.add(slides[i] ? "hybrid_sliding" : "hybrid", times(static_cast<std::int64_t>(i)));
+  if (counts.layers > config_layers_max) object.refuse("num_hidden_layers", "with all passes must be at most 4096");
+  const KvHeads kv = kv_heads(object);
+  const KvHeads local{object.number("swa_num_key_value_heads"), object.number("swa_head_dim")};
+  const std::int64_t window = object.number(object.first_of({"conv_kernel_size", "sconv_kernel_size"}), 2) - 1;
+  const auto conv = [&](std::int64_t dim) { return ConvShape{window, dim, ElementType::fp32}; };
+  ModelInfo model = model_of("short_conv", counts, {}, {}, kv_of(counts, kv));
+  model.more = {convolutions(0, counts.layers, 2, conv(object.number("hidden_size"))),
+                convolutions(0, counts.windows, 2, conv(local.heads * local.size), local.heads),
+                convolutions(counts.windows, counts.attention, 2, conv(kv.heads * kv.size), kv.heads),
+                windows_of_kv(config, counts, object.first_of({"sliding_window_size", "sliding_window"}), local)};
+  return model;
+}
+
+ModelInfo read_inkling(const ModelConfig& config) {
+  return inkling(config, [](std::int64_t) { return 1; });
+}
+
+ModelInfo read_inkling_loop(const ModelConfig& config) {
+  const bool has_part = config.object.has("loop_config");
+  const ConfigObject loop = has_part ? config.object.object("loop_config") : config.object;
+  const std::int64_t first = loop.number(has_part ? "core_start" : "loop_layer_index_start");
+  const std::int64_t end = loop.number(has_part ? "core_end" : "loop_layer_index_end");
+  const std::int64_t passes = loop.number(has_part ? "num_passes" : "loop_num_passes", 1, 64);
+  return inkling(config, [=](std::int64_t layer) { return layer >= first && layer < end ? passes : 1; });
+}
+
+/// Compressed convolutional attention: a layer keeps the last inputs of two convolutions in a row over queries and
+/// keys, and the half of the last token's values that the next token uses.
+ModelInfo read_zaya(const ModelConfig& config) {
+  const ConfigObject& object = config.object;
+  const LayerCounts counts = count_layers(
+      object, [](std::int64_t) { return "hybrid"; }, LayerCounts{.are_mixed = true});
+  const KvHeads kv = kv_heads(object);
+  if (kv.heads * kv.size % 2 != 0) object.refuse("head_dim", "times num_key_value_heads must be even");
+  const std::int64_t window =
+      object.number("cca_time0", 1, config_kernel_max) + object.number("cca_time1", 1, config_kernel_max) - 2;
+  ModelInfo model = model_of("cca", counts, {}, {}, kv_of_heads(object, counts));
+  model.more = {convolutions(0, window > 0 ? counts.states : 0, 1,
+                             {window, (object.number("num_attention_heads") + kv.heads) * kv.size, config.type}),
+                layer_states(0, counts.states, 1, {.type = config.type, .shape = {kv.heads * kv.size / 2, 1, 1}})};
+  return with_windows(model, config, counts);
 }
 
 struct ModelType {
@@ -390,6 +536,13 @@ constexpr auto model_types = std::to_array<ModelType>({
     {"glm5_next", read_glm5_next},
     {"glm5_next_text", read_glm5_next},
     {"granitemoehybrid", read_granite_hybrid},
+    {"inkling", read_inkling},
+    {"inkling2", read_inkling},
+    {"inkling2_loop", read_inkling_loop},
+    {"inkling2_loop_text", read_inkling_loop},
+    {"inkling2_text", read_inkling},
+    {"inkling_mm_model", read_inkling},
+    {"inkling_text", read_inkling},
     {"jamba", read_jamba},
     {"kimi_k3", read_kimi_linear},
     {"kimi_linear", read_kimi_linear},
@@ -404,6 +557,9 @@ constexpr auto model_types = std::to_array<ModelType>({
     {"qwen3_5_moe_text", read_qwen3_5},
     {"qwen3_5_text", read_qwen3_5},
     {"qwen3_next", read_qwen3_next},
+    {"qwen4_exp", read_qwen4_exp},
+    {"qwen4_exp_text", read_qwen4_exp},
+    {"zaya", read_zaya},
 });
 
 const ModelType& model_type_of(const ConfigObject& config) {

@@ -7,6 +7,8 @@
 #include <array>
 #include <cctype>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace stateport::models {
 namespace {
@@ -14,6 +16,17 @@ namespace {
 constexpr ElementType fp32 = ElementType::fp32;
 constexpr ElementType bf16 = ElementType::bf16;
 constexpr std::optional<std::size_t> unknown;
+
+/// Windows of KV in `layers` layers from `first` on: keys and values.
+constexpr LayerStates windows_of_kv(std::int32_t first, std::int32_t layers, std::int32_t heads, std::int64_t window,
+                                    std::int64_t head_size) {
+  return {first, layers, 2, {.type = bf16, .shape = {heads, window - 1, head_size}}, heads};
+}
+
+constexpr LayerStates convolutions(std::int32_t first, std::int32_t layers, std::int32_t per_layer,
+                                   const ConvShape& shape, std::int32_t parts = 1) {
+  return {first, layers, per_layer, StateTensorSpec::conv(0, shape), parts};
+}
 
 // Mamba-2: conv dim = heads*head_dim + 2*groups*d_state, recurrent [heads, head_dim, d_state].
 // Gated delta net: conv dim = 2*k_heads*dk + v_heads*dv, recurrent [v_heads, dv, dk]. KDA: conv 3*H*D, [H, D, D].
@@ -59,8 +72,12 @@ constexpr auto catalogue = std::to_array<ModelInfo>({
      "dimensions verified (public copy of its config); fp32 as its family"},
     {"olmo-hybrid-7b", "gdn", 32, 24, {3, 11520}, {{30, 192, 96}, fp32}, 122880,
      "UNVERIFIED: defaults of transformers 5.24; fp32 assumed"},
-    {"lara-4-mini", "gdn", 34, 14, {3, 4096}, {{16, 128, 128}, fp32}, unknown,
-     "UNVERIFIED: defaults of transformers 5.24; fp32 assumed; KV has windows of 512 tokens"},
+    {"qwen3.8-flash-next", "gdn", 48, 36, {3, 10240}, {{48, 128, 128}, fp32}, unknown,
+     "dimensions verified (public copy of its config); states of n-grams UNVERIFIED: transformers 5.24, in one layer, "
+     "with hidden size 2560; KV is 24576 bytes a token and the keys of its indexer",
+     {{convolutions(0, 1, 1, {9, 10240}), convolutions(0, 1, 1, {2, 8, ElementType::int8})}}},
+    {"lara-4-mini", "gdn", 34, 14, {3, 4096}, {{16, 128, 128}, fp32}, 14336,
+     "UNVERIFIED: defaults of transformers 5.24; fp32 assumed", {{windows_of_kv(14, 13, 4, 512, 128)}}},
     {"jamba-v0.1", "mamba1", 32, 28, {3, 8192}, {{8192, 16, 1}, bf16}, 16384, "verified"},
     {"jamba2-mini", "mamba1", 32, 28, {3, 8192}, {{8192, 16, 1}, bf16}, 16384,
      "UNVERIFIED: shapes of jamba-v0.1 assumed"},
@@ -108,8 +125,23 @@ constexpr auto catalogue = std::to_array<ModelInfo>({
     {"lfm2.5-230m", "short_conv", 14, 8, {2, 1024}, {}, 12288, "UNVERIFIED: 8 conv layers and 6 others by mobius#462"},
     {"lfm2-8b-a1b", "short_conv", 24, 18, {2, 2048}, {}, 12288, "verified"},
     {"lfm2.5-8b-a1b", "short_conv", 24, 18, {2, 2048}, {}, 12288, "verified (layer list in public tests)"},
-    {"lfm3-1.7b", "short_conv", 24, 13, {6, 2048}, {}, unknown,
-     "defaults of transformers 5.24; KV has windows of 256 tokens"},
+    {"lfm3-1.7b", "short_conv", 24, 13, {6, 2048}, {}, 12288, "defaults of transformers 5.24",
+     {{windows_of_kv(13, 5, 4, 256, 128)}}},
+    {"inkling", "short_conv", 66, 66, {}, {}, 45056,
+     "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32",
+     {{convolutions(0, 66, 2, {3, 6144, fp32}), convolutions(0, 55, 2, {3, 2048, fp32}, 16),
+       convolutions(55, 11, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 55, 16, 512, 128)}}},
+    {"inkling2-small", "short_conv", 48, 48, {}, {}, 32768,
+     "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32",
+     {{convolutions(0, 48, 2, {3, 4608, fp32}), convolutions(0, 40, 2, {3, 1024, fp32}, 8),
+       convolutions(40, 8, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 40, 8, 1024, 128)}}},
+    {"inkling2-mini", "short_conv", 48, 48, {}, {}, 32768,
+     "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32; 12 of 24 layers run three times",
+     {{convolutions(0, 48, 2, {3, 2304, fp32}), convolutions(0, 40, 2, {3, 1024, fp32}, 8),
+       convolutions(40, 8, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 40, 8, 1024, 128)}}},
+    {"zaya1-8b", "cca", 40, 40, {}, {}, 40960,
+     "defaults of transformers 5.24; how tensor-parallel ranks share its states is UNVERIFIED",
+     {{convolutions(0, 40, 1, {2, 1280}), {0, 40, 1, {.type = bf16, .shape = {128, 1, 1}}}}}},
 });
 // clang-format on
 
@@ -135,6 +167,51 @@ std::vector<SplitBand> conv_bands(const ModelInfo& model) {
   return {{.extent = model.conv.dim, .parts = static_cast<std::int32_t>(model.conv.dim)}};
 }
 
+/// A tensor of a model, and how ranks share it.
+struct SharedTensor {
+  StateTensorSpec tensor;
+  TensorSplit split;
+};
+
+/// In the order of layers, conv before recurrent.
+std::vector<SharedTensor> tensors_of(const ModelInfo& model, const SpecOptions& options) {
+  require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
+  std::vector<SharedTensor> tensors;
+  const auto add = [&](StateTensorSpec tensor, TensorSplit split) {
+    if (tensor.kind == StateKind::conv) {
+      const bool integers = tensor.type == ElementType::int8;  // whose bytes stay together
+      tensor.shape[0] += options.drafts;
+      tensor.strides = ConvStrides::of(integers ? ConvLayout::sd : options.conv_layout, tensor.window(), tensor.dim());
+    }
+    tensors.push_back({tensor, std::move(split)});
+  };
+  RecurrentShape recurrent = model.recurrent;
+  if (options.recurrent_type) recurrent.type = *options.recurrent_type;
+  const TensorSplit of_conv{.axis = 1, .bands = conv_bands(model)};
+  const TensorSplit of_recurrent{.axis = 0, .bands = {heads_of(model, recurrent.shape[0])}};
+  for (std::int32_t layer = 0; layer < model.state_layers; ++layer) {
+    if (model.conv.window != 0) add(StateTensorSpec::conv(layer, model.conv), of_conv);
+    if (recurrent.shape[0] != 0) add({.layer = layer, .type = recurrent.type, .shape = recurrent.shape}, of_recurrent);
+  }
+  for (const LayerStates& states : model.more)
+    for (std::int32_t i = 0; i < states.layers * states.per_layer; ++i) {
+      StateTensorSpec tensor = states.tensor;
+      tensor.layer = states.first_layer + i / states.per_layer;
+      const std::int32_t axis = tensor.kind == StateKind::conv ? 1 : 0;
+      add(tensor,
+          {.axis = axis, .bands = {{.extent = tensor.shape[static_cast<std::size_t>(axis)], .parts = states.parts}}});
+    }
+  std::ranges::stable_sort(
+      tensors, {}, [](const SharedTensor& shared) { return std::pair(shared.tensor.layer, shared.tensor.kind); });
+  return tensors;
+}
+
+StateSpec spec_of(const std::vector<SharedTensor>& tensors) {
+  std::vector<StateTensorSpec> specs;
+  for (const SharedTensor& shared : tensors) specs.push_back(shared.tensor);
+  return StateSpec(std::move(specs));
+}
+
 }  // namespace
 
 std::span<const ModelInfo> all() noexcept {
@@ -151,13 +228,7 @@ const ModelInfo& info(std::string_view name) {
 }
 
 StateSpec spec(const ModelInfo& model, const SpecOptions& options) {
-  require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
-  ConvShape conv = model.conv;
-  conv.layout = options.conv_layout;
-  if (conv.window != 0) conv.window += options.drafts;
-  RecurrentShape recurrent = model.recurrent;
-  if (options.recurrent_type) recurrent.type = *options.recurrent_type;
-  return StateSpec::uniform(model.state_layers, conv, recurrent);
+  return spec_of(tensors_of(model, options));
 }
 
 StateSpec find(std::string_view name, const SpecOptions& options) {
@@ -165,8 +236,10 @@ StateSpec find(std::string_view name, const SpecOptions& options) {
 }
 
 ModelLayout layout(const ModelInfo& model, const SpecOptions& options) {
-  return ModelLayout(spec(model, options), {.axis = 1, .bands = conv_bands(model)},
-                     {.axis = 0, .bands = {heads_of(model, model.recurrent.shape[0])}});
+  const std::vector<SharedTensor> tensors = tensors_of(model, options);
+  std::vector<TensorSplit> splits;
+  for (const SharedTensor& shared : tensors) splits.push_back(shared.split);
+  return {spec_of(tensors), std::move(splits)};
 }
 
 ModelLayout layout(std::string_view name, const SpecOptions& options) {

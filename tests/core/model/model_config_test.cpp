@@ -230,6 +230,53 @@ const std::vector<EquivalentConfig> equivalents = {
        m.state_layers = 2;
        m.kv_bytes_per_token = 15360;
      }},
+    {"lara-4-mini", "windows whose size is not said", [](ordered_json& c) { c.erase("sliding_window"); },
+     [](ModelInfo& m) {
+       m.more = {};
+       m.kv_bytes_per_token.reset();
+     }},
+    {"zaya1-8b", "some layers have windows",
+     [](ordered_json& c) {
+       std::vector<std::string> kinds(40, "hybrid");
+       kinds[3] = kinds[7] = "hybrid_sliding";
+       c.update({{"layer_types", kinds}, {"sliding_window", 64}});
+     },
+     [](ModelInfo& m) {
+       m.more[2] = {0, 2, 2, {.type = ElementType::bf16, .shape = {2, 63, 128}}, 2};
+       m.kv_bytes_per_token = 40960 * 38 / 40;
+     }},
+    {"zaya1-8b", "no convolution",
+     [](ordered_json& c) {
+       c.update({{"cca_time0", 1}, {"cca_time1", 1}});
+     },
+     [](ModelInfo& m) { m.more[0].layers = 0; }},
+    {"inkling", "numbers of layers with windows",
+     [](ordered_json& c) {
+       std::vector<int> local;
+       for (int i = 0; i < 66; ++i)
+         if ((i + 1) % 6 != 0) local.push_back(i);
+       c["text_config"]["local_layer_ids"] = local;
+     }},
+    {"inkling", "names of a checkpoint",
+     [](ordered_json& c) {
+       ordered_json& text = c["text_config"];
+       text.update({{"sconv_kernel_size", 4}, {"sliding_window", 512}});
+       text.erase("conv_kernel_size");
+       text.erase("sliding_window_size");
+     }},
+    {"inkling2-mini", "loops of a checkpoint",
+     [](ordered_json& c) {
+       c["text_config"]["loop_config"] = {{"core_start", 6}, {"core_end", 18}, {"num_passes", 3}};
+       c["text_config"].erase("loop_num_passes");
+     }},
+    {"qwen3.8-flash-next", "layers without n-grams",
+     [](ordered_json& c) { c["text_config"]["ple_layer_ids"] = std::vector<int>(); },
+     [](ModelInfo& m) { m.more = {}; }},
+    {"qwen3.8-flash-next", "kinds of a checkpoint",
+     [](ordered_json& c) {
+       for (int i = 0; i < 48; ++i)
+         c["text_config"]["layer_types"].push_back(i % 4 == 3 ? "full_attention" : "linear_attention");
+     }},
 };
 
 }  // namespace
@@ -272,6 +319,12 @@ struct BadConfig {
   std::string_view refusal;  ///< its beginning
 };
 
+std::vector<int> numbers(int first, int last) {
+  std::vector<int> all;
+  for (int i = first; i <= last; ++i) all.push_back(i);
+  return all;
+}
+
 auto set_member(const char* name, ordered_json value) {
   return [=](ordered_json& config) { config[name] = value; };
 }
@@ -282,7 +335,7 @@ auto erase_member(const char* name) {
 
 const std::vector<BadConfig> bad_configs = {
     {"lfm2.5-350m", set_member("model_type", "llama"), "model_type = \"llama\" (is none of bailing_hybrid "},
-    {"lfm2.5-350m", set_member("model_type", "qwen4_exp"), "model_type = \"qwen4_exp\" (is none of "},
+    {"lfm2.5-350m", set_member("model_type", "qwen5"), "model_type = \"qwen5\" (is none of "},
     {"lfm2.5-350m", set_member("model_type", 7), "model_type = 7 (must be a string)"},
     {"lfm2.5-350m", erase_member("model_type"), "model_type = absent (must be a string)"},
     {"lfm2.5-350m", set_member("text_config", 3), "text_config = 3 (must be an object)"},
@@ -347,6 +400,35 @@ const std::vector<BadConfig> bad_configs = {
     {"falcon-h1-7b", set_member("mamba_n_heads", 25), "mamba_n_heads = 25 (must divide 3072, the inner size)"},
     {"falcon-h1-7b", set_member("mamba_d_head", 64), "mamba_d_head = 64 (times mamba_n_heads is not 3072, "},
     {"olmo-hybrid-7b", set_member("linear_num_key_heads", 4000), "hidden_size = 3840 (is too small for the heads)"},
+    {"lara-4-mini", set_member("sliding_window", 1), "sliding_window = 1 (must be an integer from 2 to 1048576)"},
+    {"zaya1-8b", set_member("cca_time1", 65), "cca_time1 = 65 (must be an integer from 1 to 64)"},
+    {"zaya1-8b", set_member("layer_types", {"hybrid", "full_attention"}), "layer_types = list (has an unknown kind"},
+    {"zaya1-8b", set_member("layer_types", {"hybrid"}), "num_hidden_layers = 40 (is not the length of layer_types)"},
+    {"zaya1-8b",
+     [](ordered_json& c) {
+       c.update({{"head_dim", 1}, {"num_key_value_heads", 1}});
+     },
+     "head_dim = 1 (times num_key_value_heads must be even)"},
+    {"qwen3.8-flash-next", [](ordered_json& c) { c["text_config"]["ple_layer_ids"] = {0}; },
+     "text_config.ple_layer_ids = list (must have numbers of layers, each once)"},
+    {"qwen3.8-flash-next",
+     [](ordered_json& c) {
+       c["text_config"].update({{"ple_layer_ids", numbers(1, 48)}});
+     },
+     "text_config.ple_layer_ids = list (has more layers than there are with linear attention)"},
+    {"qwen3.8-flash-next", [](ordered_json& c) { c["text_config"].erase("ngram_size"); },
+     "text_config.ngram_size = absent "},
+    {"inkling", [](ordered_json& c) { c["text_config"]["local_layer_ids"] = {66}; },
+     "text_config.local_layer_ids = list (must have numbers of layers, each once)"},
+    {"inkling", [](ordered_json& c) { c["text_config"]["layer_types"] = {"hybrid"}; },
+     "text_config.num_hidden_layers = 66 (is not the length of layer_types)"},
+    {"inkling2-mini", [](ordered_json& c) { c["text_config"]["loop_num_passes"] = 65; },
+     "text_config.loop_num_passes = 65 (must be an integer from 1 to 64)"},
+    {"inkling2-mini",
+     [](ordered_json& c) {
+       c["text_config"].update({{"num_hidden_layers", 4096}, {"loop_layer_index_end", 4096}});
+     },
+     "text_config.num_hidden_layers = 4096 (with all passes must be at most 4096)"},
 };
 
 }  // namespace
@@ -464,6 +546,52 @@ TEST_CASE("random configs have the sizes of a sum over heads and layers") {
     CHECK(models::spec(model).slot_bytes() == static_cast<std::size_t>(states * plain.state_bytes));
     CHECK(model.kv_bytes_per_token == static_cast<std::size_t>(attention * plain.kv_bytes));
     CHECK(model.layers == std::ssize(plain.config["layer_types"]));
+  });
+}
+
+TEST_CASE("random configs with windows and loops have the sizes of a sum over layers") {
+  test::for_each_seed(500, [](Random& random, std::uint64_t) {
+    const std::int64_t layers = random.between(1, 30), hidden = random.between(1, 64), kv = random.between(1, 8),
+                       size = 2 * random.between(1, 16), local = random.between(1, 8), window = random.between(2, 9),
+                       kernel = random.between(2, 8), first = random.between(1, layers),
+                       end = random.between(1, layers + 1), passes = random.between(1, 4);
+    const bool zaya = random.chance(50);
+    ordered_json config = {{"model_type", zaya ? "zaya" : "inkling2_loop_text"},
+                           {"dtype", "bfloat16"},
+                           {"hidden_size", hidden},
+                           {"num_hidden_layers", layers},
+                           {"num_attention_heads", 16},
+                           {"num_key_value_heads", kv},
+                           {"head_dim", size},
+                           {"swa_num_key_value_heads", local},
+                           {"swa_head_dim", size},
+                           {"sliding_window", window},
+                           {"conv_kernel_size", kernel},
+                           {"cca_time0", kernel},
+                           {"cca_time1", 1},
+                           {"loop_layer_index_start", first},
+                           {"loop_layer_index_end", end},
+                           {"loop_num_passes", passes}};
+    std::int64_t state_bytes = 0, kv_bytes = 0, states = 0;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const bool slides = random.chance(50);
+      config["layer_types"].push_back(slides ? "hybrid_sliding" : "hybrid");
+      const std::int64_t times = !zaya && layer >= first && layer < end ? passes : 1;
+      const std::int64_t heads = slides && !zaya ? local : kv;
+      states += times;
+      if (zaya)
+        state_bytes += 2 * ((kernel - 1) * (16 + kv) * size + kv * size / 2);
+      else
+        state_bytes += times * 4 * (kernel - 1) * 2 * (hidden + heads * size);
+      (slides ? state_bytes : kv_bytes) += times * 2 * 2 * heads * size * (slides ? window - 1 : 1);
+    }
+    const ModelInfo model = models::from_config(config.dump());
+    CHECK(models::spec(model).slot_bytes() == static_cast<std::size_t>(state_bytes));
+    CHECK(model.kv_bytes_per_token == static_cast<std::size_t>(kv_bytes));
+    CHECK(model.state_layers == states);
+    const auto twice = models::spec(model, {.drafts = 1}).slot_bytes() - models::spec(model).slot_bytes();
+    const std::int64_t more = zaya ? layers * 2 * (16 + kv) * size : states * 8 * hidden;
+    CHECK(twice >= static_cast<std::size_t>(more));
   });
 }
 

@@ -10,7 +10,7 @@
 using namespace stateport;
 
 TEST_CASE("the catalogue gives the slot bytes of known models") {
-  CHECK(models::all().size() == 54);
+  CHECK(models::all().size() == 59);
   CHECK(models::find("qwen3-next-80b-a3b").slot_bytes() == 39518208);
   CHECK(models::find("Nemotron-H-8B-Base").slot_bytes() == 102137856);
   CHECK(models::find("lfm2-1.2b").slot_bytes() == 81920);

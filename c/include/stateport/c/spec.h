@@ -61,11 +61,11 @@ typedef struct stateport_spec_info {
 typedef struct stateport_model_info {
   size_t size;
   const char* name;    ///< of the catalogue; of a config its model type
-  const char* kind;    ///< mamba1, mamba2, gdn, kda, linear_attn or short_conv
+  const char* kind;    ///< mamba1, mamba2, gdn, kda, linear_attn, short_conv or cca
   const char* status;  ///< how far the row was checked against public configs
   int32_t layers;
-  int32_t state_layers;
-  uint64_t kv_bytes_per_token;  ///< over all attention layers, in bf16; 0: not known
+  int32_t state_layers;         ///< that have more state than a window of KV
+  uint64_t kv_bytes_per_token;  ///< over all layers that attend to all tokens, in bf16; 0: not known
 } stateport_model_info;
 
 /// The names of the catalogue; null for an index behind the last.

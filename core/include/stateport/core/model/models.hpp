@@ -4,6 +4,7 @@
 #include <stateport/core/model/model_layout.hpp>
 #include <stateport/core/model/state_spec.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,18 +14,33 @@
 /// The state shapes of public hybrid models (tensor parallel size 1).
 namespace stateport::models {
 
+/// States of some layers of a model: each of `layers` layers has `per_layer` of them. A public config says how many
+/// layers have them; the numbers from first_layer on stand for these layers. A window of keys or values is recurrent:
+/// [heads, window - 1, head size]. Integers are int8, a token's bytes along the channels.
+struct LayerStates {
+  std::int32_t first_layer = 0;
+  std::int32_t layers = 0;
+  std::int32_t per_layer = 1;
+  StateTensorSpec tensor;
+  /// Heads that tensor-parallel ranks share, along the channels or the first extent. 1: each rank has the whole tensor.
+  std::int32_t parts = 1;
+};
+
 struct ModelInfo {
   /// Lower case, for example "qwen3-next-80b-a3b". Of a config: its model type, for example "qwen3_5_moe_text".
   std::string_view name;
-  std::string_view kind;  ///< mamba1, mamba2, gdn, kda, linear_attn or short_conv
+  std::string_view kind;  ///< mamba1, mamba2, gdn, kda, linear_attn, short_conv or cca
   std::int32_t layers = 0;
-  std::int32_t state_layers = 0;
-  ConvShape conv;
+  std::int32_t state_layers = 0;  ///< that have more state than a window of KV
+  ConvShape conv;                 ///< of each of them, as `recurrent` is. Empty: there is none
   RecurrentShape recurrent;
-  /// KV bytes of one token over all attention layers (bf16); none: public configs do not determine it.
+  /// KV bytes of one token over all layers that attend to all tokens (bf16); none: public configs do not determine it.
   std::optional<std::size_t> kv_bytes_per_token;
   /// How far the row was checked against public configs.
   std::string_view status;
+  /// States beside `conv` and `recurrent`: of layers with several states, or with windows of KV. Entries that are not
+  /// used have no layers.
+  std::array<LayerStates, 4> more = {};
 };
 
 /// The choices that an engine has for a given model.
@@ -43,13 +59,15 @@ struct SpecOptions {
 /// parallel size 1, with KV in bf16. `name`, `kind` and `status` are views of literals.
 ///
 /// Reads the model types bailing_hybrid (Ling 2.5 to 3.0), bailing_moe_linear, bamba, falcon_h1, glm5_next,
-/// granitemoehybrid, jamba, kimi_linear, lara_mini, lfm2, lfm2_moe, lfm3, nemotron_h, olmo_hybrid, qwen3_5,
-/// qwen3_5_moe, qwen3_next, and models with images or sound whose text_config or llm_config has one of these types, as
-/// kimi_k3 has. Members that transformers 5.24 derives may be absent or null: kinds of layers, head sizes, numbers of
-/// KV heads. States in the model's own type have that of `dtype` (`torch_dtype`), bf16 without one. The recurrent
-/// states of GDN but for qwen3_next, of KDA and of linear attention are fp32, and so are those of nemotron_h, unless
-/// the config names their type. KV is unknown for models with sliding windows or an index of keys. Layers that only
-/// propose drafts do not count.
+/// granitemoehybrid, inkling, inkling2, inkling2_loop, jamba, kimi_linear, lara_mini, lfm2, lfm2_moe, lfm3, nemotron_h,
+/// olmo_hybrid, qwen3_5, qwen3_5_moe, qwen3_next, qwen4_exp, zaya, and models with images or sound whose text_config or
+/// llm_config has one of these types, as kimi_k3 has. Members that transformers 5.24 derives may be absent or null:
+/// kinds of layers, head sizes, numbers of KV heads. States in the model's own type have that of `dtype`
+/// (`torch_dtype`), bf16 without one. The recurrent states of GDN but for qwen3_next, of KDA and of linear attention
+/// are fp32, and so are those of nemotron_h, unless the config names their type. The convolutions of Inkling are fp32.
+/// Sliding windows are states, in the model's own type. KV is unknown for models with an index of keys, and for windows
+/// whose size the config does not say. Layers that only propose drafts do not count; a layer that runs several times
+/// counts as often.
 ///
 /// Throws InvalidArgument that names the member and its value: a text that is not JSON, another model type, a member
 /// that is absent, has another type or lies outside of its limits (4,096 layers, 2^20 otherwise), layers that
