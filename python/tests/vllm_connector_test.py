@@ -20,7 +20,7 @@ from stateport.vllm.scheduler import SchedulerSide
 from stateport.vllm.worker import WorkerSide
 
 torch = pytest.importorskip("torch")
-from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
+from vllm_stand_in import BLOCK, WINDOWS, Engine, Request  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -448,10 +448,10 @@ def test_random_conversations_never_restore_a_wrong_page(seed: int, tmp_path: pa
         options = ConnectorOptions(**{**vars(options), "folder": str(tmp_path / "images")})
     print(f"seed {seed}: {options}")
     shared = [[chance.randrange(3) for _ in range(chance.randrange(4, 50))] for _ in range(3)]
-    restored = 0
+    restored, windows = 0, chance.choice(WINDOWS)
     for _ in range(3 if options.folder is not None else 1):  # engines one after the other over the same files
         restored += converse(Engine(options, ranks=chance.choice((1, 2)), chance=chance,
-                                    budget=chance.choice((8, 20, 64))), chance, shared)
+                                    budget=chance.choice((8, 20, 64)), windows=windows), chance, shared)
     assert restored > 0 or options.host_bytes < 10_000
 
 

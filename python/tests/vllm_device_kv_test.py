@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from conftest import seeds
-from stateport.vllm.device_kv import DeviceKv
+from stateport.vllm.device_kv import DeviceKv, Span
 from stateport.vllm.options import ConnectorOptions
 
 torch = pytest.importorskip("torch")
 from vllm_connector_test import prompt, request  # noqa: E402
 from vllm_pool import BlockPool  # noqa: E402
-from vllm_stand_in import BLOCK, BLOCKS, HASHED, KV_GROUPS, STATE_GROUPS, Engine, Request  # noqa: E402
+from vllm_stand_in import BLOCK, BLOCKS, HASHED, KV_GROUPS, STATE_GROUPS, WINDOWS, Engine, Request  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -115,13 +115,15 @@ def test_kv_that_the_same_step_computes_comes_from_the_host(local: int) -> None:
     engine.step()
     if not local:
         engine.pool.forget_groups(STATE_GROUPS)
+        (found,) = engine.pool.get_cached_block(again.hash_at(BLOCK), KV_GROUPS[:1]) or ()
+        engine.pool.forget(found)
     restored(engine)
     third = request("c", prompt(42))
     engine.add(third)
     engine.step()  # computes the tokens 8 to 16 of "b"
     assert (again.num_computed_tokens, third.local, third.restored) == (16, local, 40 - local)
-    copied = 2 - local // BLOCK  # those before it
-    assert restored(engine) == (copied * BLOCK, copied * block, 8 * block + state)
+    copied = 0 if local else 1  # before it, and not the first one
+    assert restored(engine) == (copied * BLOCK, copied * block, (10 - local // BLOCK - copied) * block + state)
     engine.drain()
     engine.check_blocks()
     engine.close()
@@ -250,19 +252,23 @@ def kept_prompt(pool: BlockPool, columns: int) -> Request:
 
 
 def bound(pool: BlockPool) -> DeviceKv:
-    device = DeviceKv(KV_GROUPS, BLOCK)
+    device = DeviceKv(BLOCK)
     device.bind(types.SimpleNamespace(block_pool=pool))
     return device
+
+
+def span(first: int, end: int, groups: tuple[int, ...] = KV_GROUPS) -> Span:
+    return Span(groups, first, np.arange(first, end, dtype=np.int32))
 
 
 def test_half_of_the_free_blocks_stay_free() -> None:
     pool = BlockPool(41, HASHED, lambda _: None)
     one, device = kept_prompt(pool, 16), bound(pool)
-    columns, blocks = device.take(one, 1, 16)
-    assert columns.tolist() == list(range(1, 11)) and blocks.shape == (10, 2)
-    assert pool.get_num_free_blocks() == 20
-    columns, _ = device.take(dataclasses.replace(one, request_id="b"), 1, 16)  # blocks that have an owner cost nothing
-    assert columns.tolist() == list(range(1, 16))
+    (columns, blocks), (more, _) = device.take(one, [span(1, 11), span(12, 16, KV_GROUPS[:1])])
+    assert columns.tolist() == list(range(10)) and blocks.shape == (10, 2)
+    assert len(more) == 0 and pool.get_num_free_blocks() == 20
+    ((columns, _),) = device.take(dataclasses.replace(one, request_id="b"), [span(1, 16)])
+    assert columns.tolist() == list(range(15))  # blocks that have an owner cost nothing
     device.release(["b"])
     assert pool.get_num_free_blocks() == 20
     device.release(["a 0"])
@@ -277,10 +283,10 @@ def test_a_look_up_counts_as_a_use() -> None:
     kept = pool.get_new_blocks(2)
     assert [block.block_id for block in kept] == [7, 8]  # free ones without a name go first
     pool.free_blocks(kept)
-    device.keep(one, 0, 2)
+    device.keep(one, [span(0, 2)])
     assert list(pool.queue) == [7, 8, 5, 6, 4, 3, 2, 1]
     assert all(block.ref_cnt == 0 for block in pool.blocks)
-    device.keep(one, 2, 9)
+    device.keep(one, [span(2, 9)])
     assert list(pool.queue) == [7, 8, 4, 3, 2, 1, 6, 5]
 
 
@@ -297,7 +303,7 @@ def converse(seed: int) -> int:
     chance = random.Random(seed)
     options = dataclasses.replace(LARGE, host_bytes=chance.choice((20_000, 60_000, 1 << 20)))
     engine = Engine(options, ranks=chance.choice((1, 2)), chance=chance, caching=True,
-                    budget=chance.choice((8, 20, 64)))
+                    budget=chance.choice((8, 20, 64)), windows=chance.choice(WINDOWS))
     engine.late_answers, engine.late_saves = chance.random() < 0.5, chance.random() < 0.5
     engine.cuts, engine.failures = chance.choice((0.0, 0.1)), chance.choice((0.0, 0.1))
     print(f"seed {seed}: {vars(engine)}")
@@ -312,7 +318,7 @@ def converse(seed: int) -> int:
                 one.skip_reading_prefix_cache = chance.random() < 0.2
                 engine.add(one)
         if chance.random() < 0.2:
-            engine.pool.forget_groups(chance.choice((STATE_GROUPS, STATE_GROUPS, range(4))))
+            engine.pool.forget_groups(chance.choice((STATE_GROUPS, STATE_GROUPS, tuple(engine.windows), engine.groups)))
         engine.step(chance.choice(engine.running) if engine.running and chance.random() < 0.1 else None)
         engine.check_blocks()
         engine.side.cache.check_invariants()

@@ -29,6 +29,11 @@ class MLAAttentionSpec(FullAttentionSpec):
 
 
 class SlidingWindowSpec:
+    def __init__(self, window: int, retained: int = 0) -> None:
+        self.block_size, self.sliding_window, self.extra_retained_tokens = 16, window, retained
+
+
+class ChunkedLocalAttentionSpec:
     block_size = 16
 
 
@@ -36,8 +41,15 @@ class CircularBufferSpec:
     block_size, prefix_cacheable = 2048, False
 
 
+def uniform(*specs: Any) -> Any:
+    """A group whose layers have specs of their own."""
+    return types.SimpleNamespace(kv_cache_specs={f"layer {i}": spec for i, spec in enumerate(specs)},
+                                 prefix_cacheable=all(getattr(spec, "prefix_cacheable", True) for spec in specs))
+
+
 def config(*specs: Any) -> Any:
-    groups = [types.SimpleNamespace(layer_names=[f"{i}"], kv_cache_spec=spec) for i, spec in enumerate(specs)]
+    groups = [types.SimpleNamespace(layer_names=list(getattr(spec, "kv_cache_specs", [f"{i}"])), kv_cache_spec=spec)
+              for i, spec in enumerate(specs)]
     return types.SimpleNamespace(kv_cache_groups=groups, num_blocks=7)
 
 
@@ -49,7 +61,7 @@ def test_a_layout_names_groups_of_kv_and_of_states() -> None:
 
 
 def test_groups_that_are_not_cached_by_prefix_are_left_out() -> None:
-    one = types.SimpleNamespace(kv_cache_specs={"1": CircularBufferSpec()}, prefix_cacheable=False)
+    one = uniform(CircularBufferSpec())
     layout = read_layout(config(CircularBufferSpec(), one, MambaSpec(), FullAttentionSpec()))
     assert (layout.block_size_tokens, layout.kv_groups, layout.state_groups) == (16, (3,), (2,))
 
@@ -61,15 +73,33 @@ def test_states_are_recognised_by_their_shapes() -> None:
 
 
 def test_layers_of_a_group_may_have_specs_of_their_own() -> None:
-    uniform = types.SimpleNamespace(kv_cache_specs={"1": FullAttentionSpec()})
-    assert read_layout(config(MambaSpec(), uniform)).kv_groups == (1,)
+    layout = read_layout(config(MambaSpec(), uniform(FullAttentionSpec()), uniform(SlidingWindowSpec(64))))
+    assert (layout.kv_groups, [group.number for group in layout.windows]) == ((1,), [2])
+
+
+@pytest.mark.parametrize(("window", "retained", "blocks"), [
+    (2, 0, 1), (17, 0, 1), (18, 0, 2), (17, 1, 2), (128, 0, 8), (129, 0, 8), (130, 0, 9)])
+def test_a_state_has_the_blocks_that_the_next_token_sees(window: int, retained: int, blocks: int) -> None:
+    (group,) = read_layout(config(MambaSpec(), FullAttentionSpec(), SlidingWindowSpec(window, retained))).windows
+    assert (group.number, group.content, group.blocks) == (2, "window", blocks)
+    end = 100  # columns, of which vLLM's SlidingWindowManager skips the first ones
+    assert group.first_column(end) == (16 * end - window + 1 - retained) // 16
+    assert group.first_column(0) == 0
+    assert group.places(3, end - blocks, end).tolist() == list(range(3 * blocks, 4 * blocks))
+    assert group.places(3, end - 1, end).tolist() == [4 * blocks - 1]
+
+
+def test_a_window_of_one_token_has_nothing_at_the_end_of_a_block() -> None:
+    assert read_layout(config(MambaSpec(), FullAttentionSpec(), SlidingWindowSpec(1))).windows == ()
 
 
 @pytest.mark.parametrize(("specs", "part"), [
-    ((MambaSpec(),), "recurrent states alone"),
-    ((FullAttentionSpec(),), "full attention or of recurrent states alone"),
+    ((MambaSpec(),), "no layers of full attention"),
+    ((MambaSpec(), SlidingWindowSpec(64)), "no layers of full attention"),
+    ((FullAttentionSpec(), SlidingWindowSpec(64)), "no layers of recurrent states"),
     ((MambaSpec(mode="none"), FullAttentionSpec()), "group 0 keeps its states in the mode 'none'"),
-    ((MambaSpec(), SlidingWindowSpec()), "group 1 is of SlidingWindowSpec"),
+    ((MambaSpec(), ChunkedLocalAttentionSpec()), "group 1 is of ChunkedLocalAttentionSpec"),
+    ((MambaSpec(), FullAttentionSpec(), uniform(SlidingWindowSpec(5), SlidingWindowSpec(4, 2))), "[4, 5] tokens"),
     ((MambaSpec(32), FullAttentionSpec()), "blocks of [16, 32] tokens"),
 ])
 def test_models_that_cannot_be_served_are_refused(specs: Any, part: str) -> None:

@@ -25,7 +25,7 @@ from stateport.vllm.sharing import check_store, open_store
 
 pytest.importorskip("torch")
 from vllm_connector_test import converse, prompt, request, serve  # noqa: E402
-from vllm_stand_in import Engine  # noqa: E402
+from vllm_stand_in import WINDOWS, Engine  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -295,7 +295,7 @@ OPTIONS = (SHARING, dataclasses.replace(SHARING, host_bytes=16_000), dataclasses
 def test_random_conversations_over_a_shared_store_never_restore_a_wrong_page(
         seed: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    options, ranks = OPTIONS[seed % len(OPTIONS)], chance.choice((1, 2))
+    options, ranks, windows = OPTIONS[seed % len(OPTIONS)], chance.choice((1, 2)), chance.choice(WINDOWS)
     capacity = chance.choice((100_000, 1 << 24))  # it evicts
     print(f"seed {seed}: {options}, {ranks} ranks, {capacity} bytes are shared")
     objects = sp.InProcessObjects(capacity)
@@ -305,8 +305,8 @@ def test_random_conversations_over_a_shared_store_never_restore_a_wrong_page(
     for _ in range(3):
         if options.folder is not None:
             options = dataclasses.replace(options, folder=str(tmp_path_factory.mktemp("own") / "images"))
-        restored += converse(Engine(options, ranks=ranks, chance=chance, budget=chance.choice((8, 20, 64))), chance,
-                             prompts)
+        restored += converse(Engine(options, ranks=ranks, chance=chance, budget=chance.choice((8, 20, 64)),
+                                    windows=windows), chance, prompts)
     assert restored > 0
     objects.close()
 

@@ -22,28 +22,47 @@ from stateport.vllm.scheduler import SchedulerSide
 from stateport.vllm.worker import WorkerSide
 from vllm_pool import BlockPool
 
-BLOCK, BLOCKS = 4, 192
+BLOCK, BLOCKS = 4, 256
 HASHED = 2  # tokens that the engine hashes together
 KV_GROUPS, STATE_GROUPS = (1, 3), (0, 2)
+FIRST_WINDOW, WINDOWS_MAX = 4, 2  # the groups behind them may be sliding windows
+WINDOWS = ((), (2,), (9, 18), ((11, 3),))  # of engines of random tests
 PAGE_BYTES, STATE_BYTES = 96, 24 + 12 + 16  # a page has padding behind its states
 
 
 class MambaSpec:
     block_size, num_speculative_blocks, mamba_cache_mode = BLOCK, 0, "align"
-    shapes, dtypes = ((2, 3), (6,), (2, 2)), (torch.float32, torch.bfloat16, torch.float32)
+    shapes, dtypes = ((2, 3), (6,), (2,)), (torch.float32, torch.bfloat16, torch.int64)
 
 
 class FullAttentionSpec:
     block_size = BLOCK
 
 
-def kv_cache_config(drafts: int = 0) -> Any:
-    """Two groups of attention and two of states, two layers each."""
+class SlidingWindowSpec:
+    block_size = BLOCK
+
+    def __init__(self, window: int, retained: int = 0) -> None:
+        self.sliding_window, self.extra_retained_tokens = window, retained
+
+    def skipped(self, tokens: int) -> int:
+        """vLLM's get_num_skipped_tokens, in whole blocks."""
+        return max(0, tokens - self.sliding_window + 1 - self.extra_retained_tokens) // BLOCK
+
+    def needed(self, tokens: int) -> int:
+        """The first column that a hit of these tokens needs."""
+        return max(0, tokens // BLOCK - -(-(self.sliding_window - 1) // BLOCK))
+
+
+def kv_cache_config(drafts: int = 0, windows: Sequence[SlidingWindowSpec] = ()) -> Any:
+    """Two groups of attention and two of states, two layers each, and then those of sliding windows."""
     groups = [types.SimpleNamespace(layer_names=[f"g{number}.{i}" for i in range(2)],
                                     kv_cache_spec=MambaSpec() if number in STATE_GROUPS else FullAttentionSpec())
               for number in range(4)]
     for number in STATE_GROUPS:
         groups[number].kv_cache_spec.num_speculative_blocks = drafts
+    groups += [types.SimpleNamespace(layer_names=[f"g{FIRST_WINDOW + i}.{j}" for j in range(2)], kv_cache_spec=spec)
+               for i, spec in enumerate(windows)]
     return types.SimpleNamespace(kv_cache_groups=groups, num_blocks=BLOCKS)
 
 
@@ -60,9 +79,12 @@ class Rank:
     def __init__(self, number: int, layout: PageLayout, options: ConnectorOptions) -> None:
         self.name = f"rank{number}"
         self.kv = torch.zeros((BLOCKS, 2, 2, 2, BLOCK, 3), dtype=torch.float32)  # block, group, layer, head, token, …
+        self.windows = torch.zeros((2, WINDOWS_MAX, BLOCKS, 2, BLOCK, 2), dtype=torch.bfloat16)  # layer, group, block
         self.states = torch.zeros((2, 2, BLOCKS, 1, 1, PAGE_BYTES), dtype=torch.int8)
         caches = {f"g{group}.{i}": self.kv[:, g, i] for g, group in enumerate(KV_GROUPS) for i in range(2)}
         caches |= {f"g{group}.{i}": self.states[g, i] for g, group in enumerate(STATE_GROUPS) for i in range(2)}
+        caches |= {f"g{group.number}.{i}": self.windows[i, group.number - FIRST_WINDOW] for group in layout.windows
+                   for i in range(2)}
         self.side = WorkerSide(layout, options, model=f"stand-in {self.name}")
         self.caches = caches
         self.info = self.side.register(caches)
@@ -70,15 +92,14 @@ class Rank:
     def page(self, group: int, layer: int, block: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The bytes of a block that mean something."""
         tensor = self.caches[f"g{group}.{layer}"][block]
-        if group in KV_GROUPS:
-            return tensor.numpy().view(np.uint8).reshape(-1)
-        return tensor.numpy().view(np.uint8).reshape(-1)[:STATE_BYTES]
+        bytes_ = tensor.view(torch.uint8).numpy().reshape(-1)
+        return bytes_[:STATE_BYTES] if group in STATE_GROUPS else bytes_
 
     def visit(self, request: Request, group: int, end: int, block: int, write: bool) -> None:
         for layer in range(2):
             name = f"{self.name} g{group}.{layer} {request.cache_salt}"
             page = self.page(group, layer, block)
-            wanted = content("kv" if group in KV_GROUPS else "state", name, request.all_token_ids[:end], page.size)
+            wanted = content("state" if group in STATE_GROUPS else "kv", name, request.all_token_ids[:end], page.size)
             if write:
                 page[:] = wanted
             else:
@@ -86,6 +107,7 @@ class Rank:
 
     def spoil(self, block: int) -> None:
         self.kv[block] = -1
+        self.windows[:, :, block] = -1
         self.states[:, :, block] = 77
 
 
@@ -109,7 +131,8 @@ class Request:
     status: Any = None
     shared_prefix_boundary: int = 0
     skip_reading_prefix_cache: bool = False
-    blocks: list[list[int]] = dataclasses.field(default_factory=lambda: [[] for _ in range(4)])
+    blocks: list[list[int]] = dataclasses.field(default_factory=lambda: [[] for _ in range(FIRST_WINDOW +
+                                                                                                WINDOWS_MAX)])
     waits: bool = False  # for a load
     restored: int = 0
     local: int = 0  # tokens of the engine's own hit
@@ -156,12 +179,20 @@ class Engine:
     each step all that its requests read. Else its hits are random numbers (local_hits), and contents go with their
     owner. late_saves: results are asked for before pages are saved, as with a speculator. late_answers: a step is
     planned before the workers have answered the one before, as in vLLM's asynchronous scheduling. cuts: how often vLLM
-    takes fewer tokens than it was offered. failures: how often a worker cannot restore."""
+    takes fewer tokens than it was offered. failures: how often a worker cannot restore.
+
+    Blocks of sliding windows are allocated and given back as vLLM's SlidingWindowManager does."""
 
     def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, drafts: int = 0,
-                 caching: bool = False, bound: bool = True, chance: random.Random) -> None:
-        """bound: the connector is told of the pool of blocks, where there is caching."""
-        layout = read_layout(kv_cache_config(drafts))
+                 windows: Sequence[int | tuple[int, int]] = (), caching: bool = False, bound: bool = True,
+                 chance: random.Random) -> None:
+        """bound: the connector is told of the pool of blocks, where there is caching. windows: tokens of a sliding
+        window, for each group of them, perhaps with the tokens that vLLM retains before it."""
+        specs = [SlidingWindowSpec(*((one,) if isinstance(one, int) else one)) for one in windows]
+        self.windows = {FIRST_WINDOW + i: spec for i, spec in enumerate(specs)}
+        self.attention = KV_GROUPS + tuple(self.windows)
+        self.groups = range(FIRST_WINDOW + len(windows))
+        layout = read_layout(kv_cache_config(drafts, specs))
         self.side = SchedulerSide(layout, options, max_requests=9, max_request_tokens=200)
         self.ranks = [Rank(i, layout, options) for i in range(ranks)]
         self.side.open([pickle.loads(pickle.dumps(rank.info)) for rank in self.ranks])
@@ -189,14 +220,20 @@ class Engine:
         for rank in self.ranks:
             rank.spoil(block)
 
-    def allocate(self, request: Request, tokens: int) -> None:
-        """KV blocks for all tokens; of the states only the last one, as vLLM's align mode."""
+    def allocate(self, request: Request, tokens: int, computed: int | None = None) -> None:
+        """KV blocks for all tokens; of the states only the last one, as vLLM's align mode. Blocks that a window has
+        left behind the first `computed` tokens (None: those of the request) are given back, or not allocated."""
         blocks = -(-tokens // BLOCK)
-        for group in range(4):
+        for group in self.groups:
             row = request.blocks[group]
+            nulls = blocks - 1 if group in STATE_GROUPS else 0
+            if group in self.windows:
+                nulls = self.windows[group].skipped(request.num_computed_tokens if computed is None else computed)
+                for k in reversed(range(min(nulls, len(row)))):
+                    self.give_back(row[k])
+                    row[k] = 0
             while len(row) < blocks:
-                null = group in STATE_GROUPS and len(row) < blocks - 1
-                row.append(0 if null else self.pool.get_new_blocks(1)[0].block_id)
+                row.append(0 if len(row) < nulls else self.pool.get_new_blocks(1)[0].block_id)
 
     def release(self, request: Request) -> None:
         for row in request.blocks:
@@ -212,12 +249,16 @@ class Engine:
                 self.spoil(number)
 
     def find(self, request: Request) -> tuple[int, int]:
-        """Tokens of the longest prefix of KV and a state, and of KV alone, in the engine's own blocks."""
+        """Tokens of the longest prefix of KV, windows and a state, and of KV alone, in the engine's own blocks."""
         ends = range(BLOCK, len(request.all_token_ids), BLOCK)
         kv = next((end - BLOCK for end in ends if not self.pool.get_cached_block(request.hash_at(end), KV_GROUPS)),
                   len(ends) * BLOCK)
         states = [end for end in ends if end <= kv and self.pool.get_cached_block(request.hash_at(end), STATE_GROUPS)]
-        return max(states, default=0), kv
+        return max((end for end in states if self.has_windows(request, end)), default=0), kv
+
+    def has_windows(self, request: Request, end: int) -> bool:
+        return all(self.pool.get_cached_block(request.hash_at(BLOCK * k + BLOCK), [group])
+                   for group, spec in self.windows.items() for k in range(spec.needed(end), end // BLOCK))
 
     def adopt(self, request: Request, tokens: int) -> None:
         """The request's tables begin with the blocks of a hit."""
@@ -229,12 +270,19 @@ class Engine:
             for groups, blocks in ((KV_GROUPS, kv), (STATE_GROUPS, states or [self.pool.blocks[0]] * 2)):
                 for group, block in zip(groups, blocks, strict=True):
                     request.blocks[group].append(block.block_id)
+            for group, spec in self.windows.items():
+                (window,) = (self.pool.get_cached_block(request.hash_at(end), [group]) or () if
+                             end > spec.needed(tokens) * BLOCK else [self.pool.blocks[0]])
+                self.pool.touch([window] if window.block_id else [])
+                request.blocks[group].append(window.block_id)
 
     def name(self, request: Request, groups: Sequence[int], ends: Sequence[int]) -> None:
         """The engine finds these blocks of the request from now on."""
         for end in ends if self.caching else ():
             for group in groups:
-                self.pool.name(self.pool.blocks[request.blocks[group][end // BLOCK - 1]], request.hash_at(end), group)
+                number = request.blocks[group][end // BLOCK - 1]
+                if number:
+                    self.pool.name(self.pool.blocks[number], request.hash_at(end), group)
 
     def keeps(self, request: Request, end: int) -> bool:
         """vLLM's sparse retention of states."""
@@ -254,9 +302,16 @@ class Engine:
     def visit_kv(self, request: Request, begin: int, end: int, *, write: bool) -> None:
         """Writes or checks the KV of the blocks of tokens [begin, end)."""
         for rank in self.ranks:
-            for group in KV_GROUPS:
+            for group in self.attention:
                 for k in range(begin // BLOCK, -(-end // BLOCK)):
-                    rank.visit(request, group, min((k + 1) * BLOCK, end), request.blocks[group][k], write)
+                    if request.blocks[group][k] or group in KV_GROUPS:
+                        rank.visit(request, group, min((k + 1) * BLOCK, end), request.blocks[group][k], write)
+
+    def check_windows(self, request: Request, tokens: int) -> None:
+        """The next token finds a block for all that its windows reach."""
+        for group, spec in self.windows.items():
+            row = request.blocks[group]
+            assert all(row[max(0, tokens - spec.sliding_window + 1) // BLOCK:]), f"{request.request_id}: {row}"
 
     def visit_state(self, request: Request, end: int, *, write: bool) -> None:
         """Writes or checks the state at the end."""
@@ -297,13 +352,15 @@ class Engine:
         tokens = scheduled[request.request_id] = self.chunk(request)
         first, end = request.num_computed_tokens, request.num_computed_tokens + tokens
         self.allocate(request, end)
-        self.name(request, KV_GROUPS, range(first // BLOCK * BLOCK + BLOCK, end + 1, BLOCK))
+        self.check_windows(request, first)
+        self.name(request, self.attention, range(first // BLOCK * BLOCK + BLOCK, end + 1, BLOCK))
         request.kept = end if self.keeps(request, end) else 0
         if request.kept:
             offers[request.request_id] = [(group, request.blocks[group][end // BLOCK - 1], end)
                                           for group in STATE_GROUPS]
 
     def run(self, plan: Any, scheduled: dict[str, int], loads: list[Request]) -> Step:
+        self.check_targets(plan)
         sent, results, failed = pickle.dumps(plan), [], set[str]()
         wanted, refused = ({one.request_id for one in loads if bool(one.restored) == good} for good in (True, False))
         owns = [pickle.loads(sent) for _ in self.ranks]
@@ -322,6 +379,15 @@ class Engine:
             if not self.late_saves:
                 results.append(rank.side.results())
         return Step(loads, failed, np.concatenate(results))
+
+    def check_targets(self, plan: StepPlan) -> None:
+        """A block into which a restore writes is the prompt's alone, and has no name yet. It is written once."""
+        written = [*(pairs[:, 0] for pairs in plan.restores.pages.values()),
+                   *(pairs[:, 1] for pairs in plan.moves.pages.values())]
+        numbers = [number for pages in written for number in pages.tolist()]
+        assert len(set(numbers)) == len(numbers)
+        for block in (self.pool.blocks[number] for number in numbers):
+            assert block.ref_cnt == 1 and not block.names, f"block {block.block_id} has other users"
 
     def forward(self, scheduled: dict[str, int]) -> None:
         """All that a chunk reads is there: the state before the pass, KV of other chunks of the pass, too."""
@@ -347,7 +413,8 @@ class Engine:
             elif request.request_id not in step.failed:
                 self.visit_kv(request, 0, request.num_computed_tokens, write=False)
                 self.visit_state(request, request.num_computed_tokens, write=False)
-                self.name(request, KV_GROUPS, range(request.local + BLOCK, request.num_computed_tokens + 1, BLOCK))
+                self.check_windows(request, request.num_computed_tokens)
+                self.name(request, self.attention, range(request.local + BLOCK, request.num_computed_tokens + 1, BLOCK))
                 if self.keeps(request, request.num_computed_tokens):
                     self.name(request, STATE_GROUPS, [request.num_computed_tokens])
             else:  # it begins anew
@@ -356,7 +423,7 @@ class Engine:
 
     def sleep(self) -> None:
         """And wake up: the pages are lost, and the workers tell of their pools again."""
-        self.pool.forget_groups(range(4))
+        self.pool.forget_groups(self.groups)
         for rank in self.ranks:
             for _ in range(2):
                 rank.side.detach_pages()
@@ -384,7 +451,7 @@ class Engine:
         loads = []
         for request in list(self.waiting):
             free = self.pool.get_num_free_blocks()
-            if request.waits or free < 2 * len(request.all_token_ids) // BLOCK + 20:
+            if request.waits or free < len(self.attention) * len(request.all_token_ids) // BLOCK + 20:
                 continue
             if request.num_computed_tokens == 0:
                 local = self.local_hit(request)
@@ -395,7 +462,7 @@ class Engine:
                 if self.caching:
                     self.adopt(request, local)
                 if found and self.chance.random() < self.cuts:
-                    self.allocate(request, local + found)
+                    self.allocate(request, local + found, local + found - BLOCK)
                     self.side.admit(request, request.blocks, found - BLOCK)
                     request.restored, request.waits = 0, found > BLOCK
                     if request.waits:

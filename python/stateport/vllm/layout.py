@@ -8,21 +8,37 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
+from stateport._arrays import Int32s
 from stateport.errors import InvalidArgument
 from stateport.spec import TensorSpec
 
-KV, STATE = "kv", "state"
+KV, STATE, WINDOW = "kv", "state", "window"
 _TYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}  # others are copied as bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class PageGroup:
-    """Layers that share a block table. number: vLLM's. content: KV or STATE."""
+    """Layers that share a block table. number: vLLM's. content: KV, STATE or WINDOW. blocks: the last ones before a
+    position that are a part of the state there; of a sliding window there may be several."""
 
     number: int
     content: str
     layers: tuple[str, ...]
     states: tuple[tuple[tuple[tuple[int, ...], str], ...], ...] = ()  # of each layer: shape and type of its states
+    blocks: int = dataclasses.field(default=1, repr=False)  # names of images have it where there are several
+
+    def first_column(self, end: int) -> int:
+        """Of the block table: what the state at the end of `end` columns has of it begins there."""
+        return max(end - self.blocks, 0)
+
+    def places(self, slot: int, first: int, end: int) -> Int32s:
+        """The places in the pool for the columns from `first` on, at least first_column, that the state in `slot` at
+        the end of `end` columns has: int32 [end - first]. A slot has `blocks` places, and the last column the last
+        one."""
+        behind = (slot + 1) * self.blocks
+        return np.arange(behind - (end - first), behind, dtype=np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +55,10 @@ class PageLayout:
     def of(self, content: str) -> tuple[PageGroup, ...]:
         return tuple(group for group in self.groups if group.content == content)
 
+    def pool(self, content: str) -> tuple[PageGroup, ...]:
+        """The groups that the pool of KV, or that of states, has."""
+        return self.of(KV) if content == KV else self.of(STATE) + self.windows
+
     @property
     def state_groups(self) -> tuple[int, ...]:
         return tuple(group.number for group in self.of(STATE))
@@ -47,11 +67,16 @@ class PageLayout:
     def kv_groups(self) -> tuple[int, ...]:
         return tuple(group.number for group in self.of(KV))
 
+    @property
+    def windows(self) -> tuple[PageGroup, ...]:
+        return self.of(WINDOW)
+
 
 def read_layout(kv_cache_config: Any) -> PageLayout:
-    """Of vLLM's KVCacheConfig. Raises InvalidArgument for a model without recurrent states, for states that are not
-    kept at the ends of blocks, and for groups of layers that are neither full attention nor states. Groups that vLLM
-    itself does not cache by prefix are left out: at the end of a block they hold nothing that a prompt needs."""
+    """Of vLLM's KVCacheConfig. Raises InvalidArgument for a model without full attention or without recurrent states,
+    for states that are not kept at the ends of blocks, and for groups of layers that are neither attention, full or in
+    a sliding window, nor states. Groups that vLLM itself does not cache by prefix are left out: at the end of a block
+    they hold nothing that a prompt needs."""
     groups, sizes, speculative = [], set(), False
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         specs = [_layer_spec(group.kv_cache_spec, name) for name in group.layer_names]
@@ -61,14 +86,16 @@ def read_layout(kv_cache_config: Any) -> PageLayout:
         if all(hasattr(spec, "shapes") and hasattr(spec, "dtypes") for spec in specs):
             speculative |= any(spec.num_speculative_blocks > 0 for spec in specs)
             groups.append(_state_group(number, tuple(group.layer_names), specs))
-        elif all("FullAttentionSpec" in {base.__name__ for base in type(spec).__mro__} for spec in specs):
+        elif all(_is("FullAttentionSpec", spec) for spec in specs):
             groups.append(PageGroup(number, KV, tuple(group.layer_names)))
+        elif all(_is("SlidingWindowSpec", spec) for spec in specs):
+            groups += _window_groups(number, tuple(group.layer_names), specs)
         else:
             raise InvalidArgument(f"KV cache group {number} is of {type(group.kv_cache_spec).__name__}, and must be of "
-                                  "full attention or of recurrent states")
-    if len({group.content for group in groups}) < 2:
-        raise InvalidArgument("the model has layers of full attention or of recurrent states alone: other connectors "
-                              "of vLLM serve it")
+                                  "full attention, of a sliding window or of recurrent states")
+    lacks = {KV: "full attention", STATE: "recurrent states"}
+    for content in lacks.keys() - {group.content for group in groups}:
+        raise InvalidArgument(f"the model has no layers of {lacks[content]}: other connectors of vLLM serve it")
     if len(sizes) != 1:
         raise InvalidArgument(f"the KV cache groups have blocks of {sorted(sizes)} tokens, and must have equal ones")
     return PageLayout(sizes.pop(), int(kv_cache_config.num_blocks), tuple(groups), speculative)
@@ -76,6 +103,22 @@ def read_layout(kv_cache_config: Any) -> PageLayout:
 
 def _layer_spec(spec: Any, layer: str) -> Any:
     return spec.kv_cache_specs[layer] if hasattr(spec, "kv_cache_specs") else spec
+
+
+def _is(kind: str, spec: Any) -> bool:
+    return kind in {base.__name__ for base in type(spec).__mro__}
+
+
+def _window_groups(number: int, layers: tuple[str, ...], specs: Sequence[Any]) -> list[PageGroup]:
+    """A state has all blocks that vLLM keeps for a prompt that goes on behind it, by its
+    SlidingWindowManager.get_num_skipped_tokens: vLLM finds them in its own cache later. A window of one token has none
+    behind the end of a block."""
+    kept = {spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0) for spec in specs}
+    if len(kept) != 1:
+        raise InvalidArgument(f"the layers of KV cache group {number} keep {sorted(kept)} tokens of their windows, and "
+                              "must keep equally many")
+    blocks = -(-kept.pop() // specs[0].block_size)
+    return [PageGroup(number, WINDOW, layers, blocks=blocks)] if blocks else []
 
 
 def _state_group(number: int, layers: tuple[str, ...], specs: Sequence[Any]) -> PageGroup:

@@ -11,12 +11,13 @@ import numpy as np
 
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Int32s, Records
 from stateport.vllm.device_kv import DeviceCopies
+from stateport.vllm.layout import KV
 
 
 @dataclasses.dataclass
 class PageCopies:
     """Copies of blocks between vLLM's pages and the pools of the host. pages[group]: int32 [n, 2], vLLM's block and the
-    place on the host, by vLLM's number of the group."""
+    place on the host, by vLLM's number of the group. Places are those of PageGroup.places."""
 
     pages: dict[int, Int32s] = dataclasses.field(default_factory=dict)
 
@@ -26,9 +27,10 @@ class PageCopies:
 
 @dataclasses.dataclass
 class PlaceClears:
-    """Places of KV on the host that were another tenant's."""
+    """Places in the pool of KV that were another tenant's, or slots in that of states of which a copy writes a part."""
 
     places: Int32s
+    content: str = KV
 
 
 @dataclasses.dataclass
@@ -49,7 +51,8 @@ class StepPlan:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """A worker's facts before the first step: its pools, the bytes of their contents, and the images in its files."""
+    """A worker's facts before the first step: its pools, the bytes of their contents, and the images in its files.
+    window_block_bytes: of a block of each group of sliding windows, which state_bytes has, too."""
 
     kv_blocks: int
     states: int
@@ -59,12 +62,13 @@ class WorkerInfo:
     state_image_bytes: int
     fingerprint: int
     images: Records
+    window_block_bytes: tuple[int, ...] = ()
 
     @property
     def pools(self) -> tuple[int, ...]:
         """All but the images, which change while the engine runs."""
         return (self.kv_blocks, self.states, self.kv_block_bytes, self.state_bytes, self.kv_image_bytes,
-                self.state_image_bytes, self.fingerprint)
+                self.state_image_bytes, self.fingerprint, *self.window_block_bytes)
 
 
 class StepBuilder:
@@ -94,9 +98,9 @@ class StepBuilder:
         if len(transfers):
             self._saves.append(transfers)
 
-    def clear(self, places: Int32s) -> None:
+    def clear(self, places: Int32s, content: str = KV) -> None:
         if len(places):
-            self._saves.append(PlaceClears(places))
+            self._saves.append(PlaceClears(places, content))
 
     def save(self, group: int, pages: Any, places: Any) -> None:
         """vLLM's blocks `pages` to places on the host."""

@@ -24,10 +24,10 @@ from stateport.eviction import Eviction
 from stateport.record.options import open_recorder
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
-from stateport.vllm.device_kv import DeviceCopies, DeviceKv, written_blocks
+from stateport.vllm.device_kv import DeviceCopies, DeviceKv, Span, written_blocks
 from stateport.vllm.events import PoolEvents
 from stateport.vllm.hints import Hints, read_hints
-from stateport.vllm.layout import PageLayout
+from stateport.vllm.layout import STATE, PageLayout
 from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
@@ -99,7 +99,7 @@ class SchedulerSide:
         self._step = StepBuilder()
         self._resets = 0
         self._hints: dict[str, Hints] = {}  # of vLLM's requests that were looked up
-        self.device_kv = DeviceKv(layout.kv_groups, self._block)
+        self.device_kv = DeviceKv(self._block)
         self._events = PoolEvents(layout, self._hash_seed) if options.kv_events else None
         self._clock = time.monotonic()
         self._cache: RequestCache | None = None
@@ -150,6 +150,10 @@ class SchedulerSide:
         self._cache, self._pools = cache, pools
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
+        windows = dict(zip(self.layout.windows, first.window_block_bytes, strict=True))
+        self._lone_bytes = first.state_bytes - sum(group.blocks * size for group, size in windows.items())
+        self._span_bytes: dict[tuple[int, ...], int] = {(group.number,): size for group, size in windows.items()}
+        self._span_bytes[self.layout.kv_groups] = first.kv_block_bytes
         self._watch = CacheWatch(cache, kv_bytes=self._bytes[0], state_bytes=self._bytes[1], kv_blocks=blocks,
                                  states=states, capacity={} if tiers is None else {
                                      "file": tiers.file_bytes, "remote": tiers.remote_bytes})
@@ -222,7 +226,7 @@ class SchedulerSide:
         held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
         usable = 0 if request.skip_reading_prefix_cache else held.reused
         request.shared_prefix_boundary = self._next_stop(held, max(local_tokens, usable))
-        self.device_kv.keep(request, local_tokens // self._block, usable // self._block)
+        self.device_kv.keep(request, self._spans(held, local_tokens, usable))
         return max(usable - local_tokens, 0)
 
     def _is_crowded(self, search: str) -> bool:
@@ -361,39 +365,51 @@ class SchedulerSide:
         if external_tokens == 0:
             return
         held.restored = True
-        first, end = held.local // self._block, held.reused // self._block
-        tables = np.array([block_ids[group][:end] for group in self.layout.kv_groups], np.int32).T
-        columns, sources = self.device_kv.take(request, first, end)
-        if len(columns):
-            self._step.device_copies.append(DeviceCopies(sources, tables[columns], held.kv[columns]))
-        absent = np.setdiff1d(np.arange(first, end, dtype=np.int32), columns)
-        self._restore_kv(tables[absent], held.kv[absent])
+        spans, end = self._spans(held, held.local, held.reused), held.reused // self._block
+        for span, (columns, sources) in zip(spans, self.device_kv.take(request, spans), strict=True):
+            table = np.array([block_ids[group][span.first:end] for group in span.groups], np.int32).T
+            if len(columns):
+                self._step.device_copies.append(DeviceCopies(span.groups, sources, table[columns],
+                                                             span.places[columns]))
+            self._restore_kv(span.groups, np.delete(table, columns, 0), np.delete(span.places, columns))
         for group in self.layout.state_groups:
             self._step.restore(group, block_ids[group][end - 1:end], [held.slot])
         self._step.restored.append(request.request_id)
-        self.counters.add("restored_bytes", self._bytes[1])
+        self.counters.add("restored_bytes", self._lone_bytes)
 
-    def _restore_kv(self, targets: Int32s, places: Int32s) -> None:
-        """From places on the host [n] to vLLM's blocks [n, groups of KV]."""
-        for i, group in enumerate(self.layout.kv_groups):
+    def _spans(self, held: Held, local_tokens: int, reused_tokens: int) -> list[Span]:
+        """KV of the prompt behind vLLM's own hit: of groups of KV all, of each sliding window its last blocks."""
+        first, end = local_tokens // self._block, reused_tokens // self._block
+        if first >= end:
+            return []
+        spans = [Span(self.layout.kv_groups, first, held.kv[first:end])]
+        for group in self.layout.windows:
+            begin = max(first, group.first_column(end))
+            spans.append(Span((group.number,), begin, group.places(held.slot, begin, end)))
+        return spans
+
+    def _restore_kv(self, groups: tuple[int, ...], targets: Int32s, places: Int32s) -> None:
+        """From places on the host [n] to vLLM's blocks [n, groups]."""
+        for i, group in enumerate(groups):
             self._step.restore(group, targets[:, i], places)
-        self.counters.add("restored_bytes", len(places) * self._bytes[0])
+        self.counters.add("restored_bytes", len(places) * self._span_bytes[groups])
 
     def _copy_on_device(self, requests: Mapping[str, Any], scheduled: Mapping[str, int], block_ids: BlockIds) -> None:
         """KV that this very step computes is not there yet when the workers restore: it comes from the host. So does
         all KV, if the blocks of the step are not known."""
         tables = {name: block_ids(name) for name in scheduled}
         known = {name: table for name, table in tables.items() if table is not None and name in requests}
-        written = written_blocks(self.layout.kv_groups, self._block, requests, {
+        written = written_blocks([group for groups in self._span_bytes for group in groups], self._block, requests, {
             name: scheduled[name] for name in known}, known)
         for copies in self._step.device_copies:
             late = np.isin(copies.sources, written).any(axis=1) | (len(known) < len(tables))
-            self._restore_kv(copies.targets[late], copies.places[late])
-            for i, group in enumerate(self.layout.kv_groups):
+            self._restore_kv(copies.groups, copies.targets[late], copies.places[late])
+            for i, group in enumerate(copies.groups):
                 self._step.move(group, copies.sources[~late, i], copies.targets[~late, i])
             there = int((~late).sum())
-            self.counters.add("device_tokens", there * self._block)
-            self.counters.add("device_bytes", there * self._bytes[0])
+            if copies.groups == self.layout.kv_groups:
+                self.counters.add("device_tokens", there * self._block)
+            self.counters.add("device_bytes", there * self._span_bytes[copies.groups])
 
     def _refuse(self, request_id: str, held: Held, external_tokens: int) -> None:
         """vLLM waits for other tokens than those that a state follows. It hears that they could not be restored, and
@@ -491,10 +507,16 @@ class SchedulerSide:
                 self.counters.add("unsaved", 1, "partial_block")
             elif tables is None or not complete:
                 self.counters.add("unsaved", 1, "incomplete_offer")
-            elif any(NULL_BLOCK in tables[group][:tokens // self._block] for group in self.layout.kv_groups):
+            elif not self._has_kv(tables, tokens // self._block):
                 self.counters.add("unsaved", 1, "no_kv")
             else:
                 self._keep(request, tokens, blocks, tables)
+
+    def _has_kv(self, tables: Sequence[Sequence[int]], end: int) -> bool:
+        """Whether vLLM keeps the blocks of attention before the column `end`, of sliding windows the last ones."""
+        first = {**dict.fromkeys(self.layout.kv_groups, 0),
+                 **{group.number: group.first_column(end) for group in self.layout.windows}}
+        return not any(NULL_BLOCK in tables[group][column:end] for group, column in first.items())
 
     def _keep(self, request: Any, tokens: int, blocks: Mapping[int, int], tables: Sequence[Sequence[int]]) -> None:
         held = self._held.get(request.request_id)
@@ -532,13 +554,23 @@ class SchedulerSide:
         self._step.clear(strange)
         for group in self.layout.kv_groups:
             self._step.save(group, tables[group][first:tokens // self._block], places)
-        for copy in commit.groups[0].copies:
-            for group, block in blocks.items():
-                self._step.save(group, [block], [copy["dst_slot"]])
+        for slot in commit.groups[0].copies["dst_slot"].tolist():
+            self._save_state(slot, tokens // self._block, blocks, tables)
         states = len(commit.groups[0].copies)
         self.counters.add("saved_states", states)
         self.counters.add("saved_bytes", len(places) * self._bytes[0] + states * self._bytes[1])
         self.counters.add("unsaved", commit.dropped_states, "pool_in_use")
+
+    def _save_state(self, slot: int, end: int, blocks: Mapping[int, int], tables: Sequence[Sequence[int]]) -> None:
+        """The state at the end of `end` columns. A prefix that is shorter than a window leaves no bytes of an earlier
+        state."""
+        if any(end < group.blocks for group in self.layout.windows):
+            self._step.clear(np.array([slot], np.int32), STATE)
+        for group, block in blocks.items():
+            self._step.save(group, [block], [slot])
+        for window in self.layout.windows:
+            first = window.first_column(end)
+            self._step.save(window.number, tables[window.number][first:end], window.places(slot, first, end))
 
     def take_statistics(self) -> dict[str, Any]:
         """Counts, observations and levels since the last call: Counters.data."""

@@ -58,7 +58,7 @@ class WorkerSide:
         self._tiers: StateTiers | None = None
         self._store: RemoteStore | None = None
         self._pools: list[StateStore] = []  # of KV and of states
-        self._host: dict[str, list[Any]] = {}  # memory of the pools, by content
+        self._host: dict[str, list[torch.Tensor]] = {}  # memory of the pools, by content
         self._kv_caches: dict[str, torch.Tensor] = {}
         self.info: WorkerInfo | None = None
         self.counters = Counters()
@@ -74,7 +74,7 @@ class WorkerSide:
                                   "one, because vLLM tells the scheduler of the first connector's pools alone")
         self._kv_caches = dict(kv_caches)
         pages = self._all_pages()
-        kv, states = self._spec(KV, pages), self._spec(STATE, pages)
+        kv, states = (_spec(self._parts(content, pages)) for content in (KV, STATE))
         sizes = pool_sizes(self.options.host_bytes, kv.slot_bytes, states.slot_bytes,
                            blocks_per_state=max(self.options.checkpoint_tokens // self.layout.block_size_tokens, 1),
                            state_share=self.options.state_share)
@@ -90,7 +90,9 @@ class WorkerSide:
                 self.close()
                 raise
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
-                               states.image_bytes, states.fingerprint, self.images())
+                               states.image_bytes, states.fingerprint, self.images(),
+                               tuple(_spec([part for part, _ in pages[group.number]]).slot_bytes
+                                     for group in self.layout.windows))
         _served[id(first)] = first
         return self.info
 
@@ -104,10 +106,11 @@ class WorkerSide:
         pages = self._all_pages()
         for content in (KV, STATE):
             first = 0
-            for group in self.layout.of(content):
+            for group in self.layout.pool(content):
                 own = pages[group.number]
-                spec = StateSpec([part.spec(i) for i, (part, _) in enumerate(own)])
-                host = StateStore.view(spec, self._host[content][first:first + len(own)])
+                spec = _spec([part for part, _ in own])
+                host = StateStore.view(spec, [_reachable(memory.view(-1, part.elements)) for memory, (part, _) in zip(
+                    self._host[content][first:first + len(own)], own, strict=True)])
                 device_pages = StateStore.view(spec, [view for _, view in own])
                 self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages),
                                                     SlotCopier(device_pages, device_pages))
@@ -128,7 +131,8 @@ class WorkerSide:
 
     def _name(self, kv_caches: Mapping[str, torch.Tensor]) -> str:
         """The model, and how the values of a page lie in it: an image has the bytes of a page as they are."""
-        facts = [repr(self.layout.groups), *(os.environ.get(name, "") for name in _LAYOUT_NAMES)]
+        facts = [repr(self.layout.groups), *(f"{group.number} {group.blocks}" for group in self.layout.windows),
+                 *(os.environ.get(name, "") for name in _LAYOUT_NAMES)]
         for layer in (layer for group in self.layout.groups for layer in group.layers):
             tensor = kv_caches[layer]
             facts.append(f"{layer} {tuple(tensor.shape[1:])} {tensor.stride()[1:]} {tensor.dtype}")
@@ -139,7 +143,7 @@ class WorkerSide:
         found = []
         for i, layer in enumerate(group.layers):
             tensor = kv_caches[layer]
-            if group.content == KV:
+            if group.content != STATE:
                 typed = tensor if tensor.dtype in _TYPED else tensor.view(torch.int8)
                 parts = kv_parts(tuple(typed.shape), typed.stride(), str(typed.dtype).removeprefix("torch."),
                                  self.layout.blocks)
@@ -150,16 +154,16 @@ class WorkerSide:
             found += [(part, _view(typed, part, self.layout.blocks)) for part in parts]
         return found
 
-    def _spec(self, content: str, pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateSpec:
-        parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
-        return StateSpec([part.spec(i) for i, part in enumerate(parts)])
+    def _parts(self, content: str, pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> list[Part]:
+        """Of a place in a pool: those of all its blocks of a group lie one behind the other."""
+        return [dataclasses.replace(part, elements=group.blocks * part.elements)
+                for group in self.layout.pool(content) for part, _ in pages[group.number]]
 
     def _pool(self, content: str, spec: StateSpec, slots: int, device: torch.device,
               pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateStore:
         """Memory of the host for `slots` of a content."""
-        parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
-        self._host[content] = [_host_memory(slots, part, device) for part in parts]
-        return StateStore.view(spec, self._host[content])
+        self._host[content] = [_host_memory(slots, part, device) for part in self._parts(content, pages)]
+        return StateStore.view(spec, [_reachable(memory) for memory in self._host[content]])
 
     # --- A step ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +195,7 @@ class WorkerSide:
                 for group, pairs in save.pages.items():
                     self._groups[group].to_host.copy(pairs, _stream())
             elif isinstance(save, PlaceClears):
-                self._pools[0].clear(save.places, _stream())
+                self._pools[0 if save.content == KV else 1].clear(save.places, _stream())
             elif self._tiers is not None:
                 self._tiers.execute(save, _stream())
         _settle_copies()
@@ -235,6 +239,10 @@ class WorkerSide:
 _TYPED = (torch.float32, torch.bfloat16, torch.float16)
 
 
+def _spec(parts: Sequence[Part]) -> StateSpec:
+    return StateSpec([part.spec(i) for i, part in enumerate(parts)])
+
+
 def _view(tensor: torch.Tensor, part: Part, blocks: int) -> torch.Tensor:
     """[blocks, elements] of a layer's tensor, or for a state of its bytes."""
     dtype: torch.dtype = getattr(torch, part.dtype)
@@ -256,12 +264,15 @@ class _Pinned:
                                          "strides": None, "typestr": typestr, "version": 3}
 
 
-def _host_memory(slots: int, part: Part, device: torch.device) -> Any:
+def _host_memory(slots: int, part: Part, device: torch.device) -> torch.Tensor:
     """[slots, elements] of the host, which kernels of the device reach."""
     dtype: torch.dtype = getattr(torch, part.dtype)
-    if device.type == "cpu":
-        return torch.empty((slots, part.elements), dtype=dtype)
-    return _Pinned(torch.empty((slots, part.elements), dtype=dtype, pin_memory=True))
+    return torch.empty((slots, part.elements), dtype=dtype, pin_memory=device.type != "cpu")
+
+
+def _reachable(memory: torch.Tensor) -> Any:
+    """As kernels of the device take it."""
+    return _Pinned(memory) if memory.is_pinned() else memory
 
 
 def _stream() -> Any:
