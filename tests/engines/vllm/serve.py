@@ -25,6 +25,21 @@ def mend_mamba2() -> None:
     MambaMixer2.get_kv_cache_spec = MambaBase.get_kv_cache_spec
 
 
+def give_windows(windows: dict[str, int]) -> None:
+    """vLLM 0.32 has no model with recurrent states, full attention and sliding windows. These layers of attention get
+    windows here, as vLLM's models give them, so that its kernels and its KV cache manager have them."""
+    from vllm.model_executor.layers.attention import Attention
+    from vllm.model_executor.models.utils import extract_layer_index
+
+    make = Attention.__init__
+
+    def make_with_window(self: Any, *args: Any, prefix: str = "", **more: Any) -> None:
+        window = windows.get(str(extract_layer_index(prefix)))
+        make(self, *args, prefix=prefix, **({"per_layer_sliding_window": window} if window else {}), **more)
+
+    Attention.__init__ = make_with_window
+
+
 def engine(job: dict[str, Any]) -> LLM:
     transfer = None
     if job["stateport"] is not None:
@@ -93,6 +108,8 @@ def tell(file: str | None) -> None:
 def main() -> None:
     job = json.loads(pathlib.Path(sys.argv[1]).read_text())
     mend_mamba2()
+    if job.get("windows"):
+        give_windows(job["windows"])
     llm = engine(job)
     rows, earlier = [], {}
     for call in job["calls"]:

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from compare import differs
-from models import DTYPES, VOCABULARY
+from models import DTYPES, VOCABULARY, WINDOWS
 from scenario import BLOCK, LONG, OUTPUT, SHARED
 
 ROW = "{:<34} {:>6} {:>7} {:>8} {:>10} {:<9} {:>9}"
@@ -50,7 +50,7 @@ def write_jobs(folder: pathlib.Path, model: str) -> None:
     served = calls(folder)
     both = [{**call, "reset": True, "wait_for": "", "tell": ""} for name in ("one", "two") for call in served[name]]
     for name, its_calls in {**served, "cold": both}.items():
-        job = {"model": str(folder / "model"), "dtype": DTYPES[model],
+        job = {"model": str(folder / "model"), "dtype": DTYPES[model], "windows": WINDOWS.get(model, {}),
                "stateport": None if name == "cold" else stateport,
                "batched_tokens": BLOCK if name == "cold" else 4096, "retention": BLOCK if name == "cold" else 0,
                "calls": its_calls, "out": str(folder / f"sharing-{name}.out.json")}
