@@ -31,8 +31,8 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import KVConnectorBlockState, SchedulerOutput
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
-from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 import stateport as sp
