@@ -14,17 +14,32 @@ std::uint64_t RequestEpochs::advance(std::uint64_t epoch) {
 }
 
 void RequestEpochs::forget_all() {
-  names_.rename_all();
+  static_cast<void>(names_.forget(Forgotten{}));
   forget(Forgotten{});
 }
 
 void RequestEpochs::forget(const Namespace& name_space, ForgetBy by) {
-  require(by <= ForgetBy::salt, "by", static_cast<int>(by), "is no ForgetBy");
-  Forgotten forgotten{.extra_key = by != ForgetBy::salt, .salt = by != ForgetBy::extra_key};
+  require(by <= ForgetBy::all, "by", static_cast<int>(by), "is no ForgetBy");
+  Forgotten forgotten = namespaces_of({.by = by});
   const NamespaceTag tag = NamespaceTag::of(name_space);
   if (forgotten.extra_key) forgotten.tag.extra_key = tag.extra_key;
   if (forgotten.salt) forgotten.tag.salt = tag.salt;
-  forget(names_.rename(forgotten) ? forgotten : Forgotten{});
+  forget(names_.forget(forgotten) ? forgotten : Forgotten{});
+}
+
+bool RequestEpochs::adopt(std::span<const ForgetRecord> records) {
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const char* const wrong =
+        names_.is_forged(records[i]) ? "call is none that this cache made" : find_wrong(records[i]);
+    require(wrong == nullptr, "records", i, wrong == nullptr ? "" : wrong);
+  }
+  for (const ForgetRecord& record : records) {
+    if (names_.is_alone()) break;
+    const ForgetRecords::Added added = names_.adopt(record);
+    if (added == ForgetRecords::Added::known) continue;
+    forget(added == ForgetRecords::Added::full ? Forgotten{} : namespaces_of(record));
+  }
+  return !names_.is_alone();
 }
 
 /// The tiers first: what the device loses after that, they do not store.

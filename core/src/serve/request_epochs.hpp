@@ -9,6 +9,7 @@
 #include "serve/request_tiers.hpp"
 
 #include <cstdint>
+#include <span>
 
 namespace stateport::detail {
 
@@ -32,6 +33,8 @@ class RequestEpochs final : public CacheEpochs {
   std::uint64_t advance(std::uint64_t epoch) override;
   [[nodiscard]] std::uint64_t current() const noexcept override { return names_.epoch(); }
   void forget(const Namespace& name_space, ForgetBy by) override;
+  [[nodiscard]] std::span<const ForgetRecord> forgotten() const noexcept override { return names_.records(); }
+  bool adopt(std::span<const ForgetRecord> records) override;
   [[nodiscard]] bool is_stale(RequestId request) const override;
   /// Must outlive this.
   void set_holder(PrefixHolder& holder) noexcept { holder_ = &holder; }

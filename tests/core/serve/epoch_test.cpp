@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -231,7 +232,8 @@ TEST_CASE("forget() compares the names that it is told to compare, and leaves al
                             Case{ann, ForgetBy::salt, {false, true, false, true, false}},
                             Case{ann_poet, ForgetBy::extra_key, {false, false, false, true, true}},
                             Case{nobody, ForgetBy::extra_key, {true, true, true, false, false}},
-                            Case{bob_poet, ForgetBy::name_space, {false, false, false, false, true}}};
+                            Case{bob_poet, ForgetBy::name_space, {false, false, false, false, true}},
+                            Case{bob_poet, ForgetBy::all, {true, true, true, true, true}}};
   const std::array<Namespace, 5> all = {nobody, ann, bob, ann_poet, bob_poet};
   for (const Combination index : every_combination)
     for (std::size_t c = 0; c < cases.size(); ++c) {
@@ -267,6 +269,102 @@ TEST_CASE("two caches that forgot the same namespace share no later names of it"
     const auto names = kv_names(*one);
     CHECK(names.size() == 6);
     CHECK(std::ranges::none_of(kv_names(*other), [&](const auto& name) { return names.contains(name); }));
+  }
+}
+
+TEST_CASE("caches with the same records find each other's contents, and none that was forgotten") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    const auto one = make_request_cache(with_events(index));
+    const auto other = make_request_cache(with_events(index));
+    const Tokens prompt = counting(25);
+    for (RequestCache* const cache : {one.get(), other.get()})
+      for (const Namespace& name_space : {ann, bob_poet, ann_poet}) serve(*cache, prompt, name_space);
+    CHECK(one->epochs().forgotten().empty());
+    one->epochs().forget(ann, ForgetBy::salt);
+    one->epochs().forget({.extra_key = "poet"}, ForgetBy::extra_key);
+    other->epochs().forget({.extra_key = "poet"}, ForgetBy::extra_key);
+    other->epochs().forget({.extra_key = "poet"}, ForgetBy::extra_key);
+    REQUIRE(other->epochs().forgotten().size() == 1);
+    CHECK(other->epochs().forgotten()[0].call == 2);
+    const RequestId running = other->start({.tokens = prompt, .name_space = ann}).value().request;
+    CHECK(found(*other, prompt, ann) == 24);
+    CHECK(other->epochs().adopt(one->epochs().forgotten()));
+    CHECK(other->epochs().is_stale(running));
+    other->finish(running);
+    CHECK(found(*other, prompt, ann) == 0);
+    CHECK(one->epochs().adopt(other->epochs().forgotten()));
+    for (RequestCache* const cache : {one.get(), other.get()}) {
+      static_cast<void>(kv_names(*cache));
+      for (const Namespace& name_space : {ann, bob_poet, ann_poet, bob}) serve(*cache, prompt, name_space);
+    }
+    const auto names = kv_names(*one);
+    CHECK(names.size() == 4 * 6);
+    CHECK(names == kv_names(*other));
+    // Again: all is known, and nothing goes.
+    const std::vector<ForgetRecord> records(one->epochs().forgotten().begin(), one->epochs().forgotten().end());
+    CHECK(records.size() == 3);
+    for (RequestCache* const cache : {one.get(), other.get()}) {
+      CHECK(cache->epochs().adopt(records));
+      CHECK(found(*cache, prompt, ann_poet) == 24);
+    }
+    // A later process, which has read them somewhere, in another order.
+    const auto later = make_request_cache(with_events(index));
+    CHECK(later->epochs().adopt(std::vector(records.rbegin(), records.rend())));
+    for (const Namespace& name_space : {ann, bob_poet, ann_poet, bob}) serve(*later, prompt, name_space);
+    CHECK(kv_names(*later) == names);
+  }
+}
+
+TEST_CASE("a record that no cache has made is refused, and nothing is forgotten") {
+  const auto cache = make_request_cache(with_events(Combination::tree_slots));
+  serve(*cache, counting(25));
+  cache->epochs().forget(ann);
+  const ForgetRecord own = cache->epochs().forgotten()[0];
+  const ForgetRecord good{.cache = 7, .call = 1, .by = ForgetBy::all};
+  for (const ForgetRecord& bad : {ForgetRecord{.cache = 7, .call = 0, .by = ForgetBy::all},
+                                  ForgetRecord{.cache = 7, .call = 1, .by = static_cast<ForgetBy>(4)},
+                                  ForgetRecord{.cache = 7, .call = 1, .extra_key = 1, .by = ForgetBy::salt},
+                                  ForgetRecord{.cache = 7, .call = 1, .salt = 1, .by = ForgetBy::extra_key},
+                                  ForgetRecord{.cache = own.cache, .call = 2, .by = ForgetBy::all}}) {
+    CHECK_THROWS_WITH_AS(cache->epochs().adopt(std::array{good, bad}), doctest::Contains("records = 1"),
+                         InvalidArgument);
+    CHECK(found(*cache, counting(25)) == 24);
+    CHECK(std::ranges::equal(cache->epochs().forgotten(), std::array{own}));
+  }
+  CHECK(cache->epochs().adopt(std::array{own, own}));
+  CHECK(found(*cache, counting(25)) == 24);
+  CHECK(cache->epochs().adopt(std::array{good, good}));
+  CHECK(found(*cache, counting(25)) == 0);
+  CHECK(cache->epochs().forgotten().size() == 2);
+}
+
+TEST_CASE("a cache with too many records forgets everything, and adopts none from then on") {
+  for (const bool adopts : {false, true}) {
+    CAPTURE(adopts);
+    const auto cache = make_request_cache(with_events(Combination::hash_slots));
+    std::vector<ForgetRecord> records;
+    for (std::uint32_t i = 1; i <= CacheEpochs::records_max; ++i)
+      records.push_back({.cache = 1, .call = i, .salt = i, .by = ForgetBy::salt});
+    CHECK(cache->epochs().adopt(records));
+    CHECK(std::ranges::equal(cache->epochs().forgotten(), records));
+    serve(*cache, counting(25), bob);
+    const auto names = kv_names(*cache);
+    const ForgetRecord more{.cache = 2, .call = 1, .salt = 1, .by = ForgetBy::salt};
+    if (adopts)
+      CHECK_FALSE(cache->epochs().adopt(std::array{more, more}));
+    else
+      cache->epochs().forget(ann);
+    CHECK(found(*cache, counting(25), bob) == 0);
+    REQUIRE(cache->epochs().forgotten().size() == 1);
+    CHECK(cache->epochs().forgotten()[0].by == ForgetBy::all);
+    serve(*cache, counting(25), bob);
+    CHECK(std::ranges::none_of(kv_names(*cache), [&](const auto& name) { return names.contains(name); }));
+    CHECK_FALSE(cache->epochs().adopt(records));
+    CHECK(cache->epochs().forgotten().size() == 1);
+    CHECK(found(*cache, counting(25), bob) == 24);
+    cache->epochs().forget(bob);
+    CHECK(found(*cache, counting(25), bob) == 0);
   }
 }
 
@@ -479,11 +577,11 @@ TEST_CASE("however often weights change, no pass reads what other weights made")
     }
 }
 
-TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
+TEST_CASE("nor over one remote tier, where each cache forgets on its own, or adopts what another has forgotten") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RandomRuns runs;
-    for_each_seed(100, [&](Random& random, std::uint64_t) {
+    for_each_seed(100, [&](Random& random, std::uint64_t seed) {
       RequestCacheOptions options = random_options(random, index);
       options.tiers = random_tiers(random, options);
       ++runs.seeds;
@@ -491,19 +589,34 @@ TEST_CASE("nor over one remote tier, where each cache forgets on its own") {
       if (options.tiers.remote_bytes == 0)
         options.tiers.remote_bytes = 2 * (options.tiers.host_bytes + options.tiers.file_bytes);
       RandomEngine one(random, options);
-      RandomEngine other(random, options);
-      other.join(one);
+      std::vector<std::unique_ptr<RandomEngine>> processes;
+      RandomEngine* other = nullptr;
+      const auto start_other = [&] {
+        other = processes.emplace_back(std::make_unique<RandomEngine>(random, options)).get();
+        other->join(one);
+        other->habits.changes_weights = true;
+      };
+      start_other();
       one.habits.changes_weights = true;
-      other.habits.changes_weights = true;
       for (int step = 0; step < 200; ++step) {
         one.step();
-        other.step();
+        other->step();
+        if (seed % 2 == 0) continue;
+        if (random.chance(5)) one.adopt(*other);
+        if (random.chance(5)) other->adopt(one);
+        if (step == 100) {  // another process takes its place
+          one.adopt(*other);
+          runs.add(*other);
+          start_other();
+          other->adopt(one);
+        }
       }
       runs.add(one);
-      runs.add(other);
+      runs.add(*other);
     });
     if (runs.seeds < 100) continue;
     CHECK(runs.forgotten > 500);
+    CHECK(runs.adopted > 300);
     CHECK(runs.loads + runs.found_loads > 5);
   }
 }

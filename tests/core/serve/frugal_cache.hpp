@@ -133,6 +133,10 @@ class FrugalCache final : public RequestCache {
     void forget(const Namespace& name_space, ForgetBy by) override {
       frugal([&] { epochs_.forget(name_space, by); });
     }
+    std::span<const ForgetRecord> forgotten() const noexcept override { return epochs_.forgotten(); }
+    bool adopt(std::span<const ForgetRecord> records) override {
+      return frugal([&] { return epochs_.adopt(records); });
+    }
     bool is_stale(RequestId request) const override { return epochs_.is_stale(request); }
 
    private:

@@ -17,6 +17,7 @@ struct RandomCounts {
   std::int64_t end_copies = 0;
   std::int64_t inserts = 0;
   std::int64_t forgotten = 0;     ///< calls that forgot contents
+  std::int64_t adopted = 0;       ///< calls that forgot what another engine had forgotten
   std::int64_t stale_rows = 0;    ///< rows of passes whose requests were stale
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
@@ -36,15 +37,16 @@ struct RandomCounts {
   std::int64_t refreshed = 0;  ///< requests that found more when they were looked up again
 
   RandomCounts& operator+=(const RandomCounts& other) {
-    for (auto count : {&RandomCounts::kv_moves,    &RandomCounts::forks,      &RandomCounts::forked_ended,
-                       &RandomCounts::hits,        &RandomCounts::ran_ahead,  &RandomCounts::ahead,
-                       &RandomCounts::end_copies,  &RandomCounts::inserts,    &RandomCounts::forgotten,
-                       &RandomCounts::stale_rows,  &RandomCounts::loads,      &RandomCounts::failed_loads,
-                       &RandomCounts::found_loads, &RandomCounts::quotas,     &RandomCounts::named_hits,
-                       &RandomCounts::waits,       &RandomCounts::pins,       &RandomCounts::pin_hits,
-                       &RandomCounts::prefetches,  &RandomCounts::prefetched, &RandomCounts::closed,
-                       &RandomCounts::refreshed,   &RandomCounts::checks,     &RandomCounts::damaged,
-                       &RandomCounts::faults,      &RandomCounts::withdrawn,  &RandomCounts::taken_over})
+    for (auto count : {&RandomCounts::kv_moves,     &RandomCounts::forks,       &RandomCounts::forked_ended,
+                       &RandomCounts::hits,         &RandomCounts::ran_ahead,   &RandomCounts::ahead,
+                       &RandomCounts::end_copies,   &RandomCounts::inserts,     &RandomCounts::forgotten,
+                       &RandomCounts::adopted,      &RandomCounts::stale_rows,  &RandomCounts::loads,
+                       &RandomCounts::failed_loads, &RandomCounts::found_loads, &RandomCounts::quotas,
+                       &RandomCounts::named_hits,   &RandomCounts::waits,       &RandomCounts::pins,
+                       &RandomCounts::pin_hits,     &RandomCounts::prefetches,  &RandomCounts::prefetched,
+                       &RandomCounts::closed,       &RandomCounts::refreshed,   &RandomCounts::checks,
+                       &RandomCounts::damaged,      &RandomCounts::faults,      &RandomCounts::withdrawn,
+                       &RandomCounts::taken_over})
       this->*count += other.*count;
     return *this;
   }

@@ -343,7 +343,7 @@ std::optional<StartedRequest> RandomEngine::start(const Old& wanted, PromptSearc
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
   REQUIRE(std::ranges::equal(started->breakpoints, on_grid(options_, named)));
   hits += started->reused_tokens > 0;
-  tenants_[started->request] = tenant_of(names);
+  tenants_[started->request] = names.salted();
   return started;
 }
 
@@ -479,7 +479,7 @@ void RandomEngine::insert() {
   world_.before(inserted->plan);
   if (marked_ != nullptr) marked_->before(inserted->plan);
   world_.insert(row, seen(live, 0, tokens));
-  if (marked_ != nullptr) marked_->run(0, row, tenant_of(live.names));
+  if (marked_ != nullptr) marked_->run(0, row, live.names.salted());
   world_.after(inserted->commit);
   checks_->end();
   if (arena_) arena_->begin(inserted->commit.memory);
@@ -543,27 +543,34 @@ int RandomEngine::weights_of(int tenant) {
   return static_cast<int>(std::ranges::find(*versions_, version) - versions_->begin());
 }
 
+constexpr std::size_t versions_max = 30;  // numbers of tokens end
+
 /// Tenant 1 has a salt, tenant 2 an extra key, tenant 0 neither.
 void RandomEngine::forget() {
-  constexpr std::size_t versions_max = 30;  // numbers of tokens end
   if (versions_->size() + 3 > versions_max) return;
   ++forgotten;
-  const auto renew = [&](int tenant) {
-    version_[static_cast<std::size_t>(tenant)] = {cache_->epochs().current(), this, static_cast<int>(forgotten)};
-  };
   const std::int64_t dice = random_.between(0, 4);
+  const auto renew = [&](int tenant) {
+    version_[static_cast<std::size_t>(tenant)].second[{this, static_cast<int>(dice)}] = forgotten;
+  };
+  const auto renew_all = [&] {
+    for (int tenant = 0; tenant < 3; ++tenant) renew(tenant);
+  };
   static const std::string long_name(1500, 'n');
   const std::uint64_t epoch = cache_->epochs().current();
   if (dice == 0 && !running_.empty() && random_.chance(50)) {
     cache_->reset();
     REQUIRE(cache_->epochs().current() == epoch);
-    for (int tenant = 0; tenant < 3; ++tenant) renew(tenant);
+    renew_all();
+  } else if (dice == 0 && random_.chance(30)) {
+    cache_->epochs().forget({.extra_key = "any", .salt = "any"}, ForgetBy::all);
+    renew_all();
   } else if (dice == 0) {
     const std::uint64_t wanted = random_.chance(50) ? 0 : epoch + 1 + random_.bits() % 2;
     const std::uint64_t next = wanted == 0 ? epoch + 1 : wanted;
     REQUIRE(cache_->epochs().advance(wanted) == next);
     // Names that were this cache's alone stay so.
-    for (Version& version : version_) std::get<std::uint64_t>(version) = next;
+    for (Version& version : version_) version.first = next;
   } else if (dice == 1) {
     cache_->epochs().forget({.extra_key = "another", .salt = long_name}, ForgetBy::salt);
     renew(1);
@@ -579,6 +586,18 @@ void RandomEngine::forget() {
     renew(2);
   }
   check_stale(dice == 0);
+}
+
+void RandomEngine::adopt(const RandomEngine& other) {
+  if (versions_->size() + 3 > versions_max) return;
+  REQUIRE(cache_->epochs().adopt(other.cache_->epochs().forgotten()));
+  for (std::size_t tenant = 0; tenant < version_.size(); ++tenant)
+    for (const auto& [of, call] : other.version_[tenant].second) {
+      std::int64_t& known = version_[tenant].second[of];
+      known = std::max(known, call);
+    }
+  ++adopted;
+  check_stale(false);
 }
 
 void RandomEngine::check_stale(bool forgot_all) {
@@ -715,7 +734,7 @@ void RandomEngine::run_rows() {
       world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
     else
       world_.run_tree(i, plan, seen(live, 0, start), seen(live.names, start, fed), row.parents);
-    if (marked_ != nullptr) marked_->run(i, plan, tenant_of(live.names));
+    if (marked_ != nullptr) marked_->run(i, plan, live.names.salted());
     row.sampled_at = live.tokens.size();
     if (start + given < live.prompt) continue;
     // The first drafts are accepted, and one token more is sampled.

@@ -58,6 +58,8 @@ class RandomEngine : public RandomCounts {
 
   /// Shares its remote tier and the prompts that it serves, from now on.
   void join(const RandomEngine& other);
+  /// Forgets what the other one has forgotten.
+  void adopt(const RandomEngine& other);
   /// Two tenants use this memory from now on, too, often with equal prompts.
   void mark(MarkedMemory& memory) noexcept {
     marked_ = &memory;
@@ -83,8 +85,11 @@ class RandomEngine : public RandomCounts {
     int tenant = 0;              ///< 0: none
     std::int64_t media_at = -1;  ///< -1: there is none
     int weights = 0;             ///< version of the weights with which the request began
+    /// Of two, by their salts.
+    [[nodiscard]] int salted() const noexcept { return tenant == 1 ? 1 : 0; }
   };
-  using Version = std::tuple<std::uint64_t, const RandomEngine*, int>;
+  /// An epoch, and of each engine and each choice of names the number of its last forget().
+  using Version = std::pair<std::uint64_t, std::map<std::pair<const RandomEngine*, int>, std::int64_t>>;
   struct Old {
     Tokens tokens;
     Names names;
@@ -126,7 +131,6 @@ class RandomEngine : public RandomCounts {
     bool has_parents = false;
   };
 
-  [[nodiscard]] static int tenant_of(const Names& names) noexcept { return names.tenant == 1 ? 1 : 0; }
   /// A plan has to be enqueued before another request starts, or a settle() begins a load.
   [[nodiscard]] bool may_begin() const { return !planned_ || !planned_->ready; }
   void check_usage() const;
@@ -174,8 +178,8 @@ class RandomEngine : public RandomCounts {
   bool second_ = false;           ///< it ran, too
   PassPlan plan_;
   double now_s_ = 0;
-  /// Versions of weights that there were. Epochs are the same for all engines, what one has forgotten is its own:
-  /// epoch, engine, number of its forget(). Their number is the version.
+  /// Versions of weights that there were; their index is the number of a version. Epochs are the same for all engines,
+  /// and what one has forgotten for those that adopted it.
   std::shared_ptr<std::vector<Version>> versions_ = std::make_shared<std::vector<Version>>(1);
   std::array<Version, 3> version_ = {};  ///< by tenant
   std::uint64_t sequence_ = 0;

@@ -141,7 +141,7 @@ void RandomEngine::Prefixes::prefetch() {
   end_leases();
   for (const Transfer& transfer : started.transfers)
     if (transfer.kind == Transfer::Kind::load || transfer.kind == Transfer::Kind::find)
-      engine_.tenants_.try_emplace(transfer.request, tenant_of(wanted.names));
+      engine_.tenants_.try_emplace(transfer.request, wanted.names.salted());
   engine_.begin(started.transfers);
   REQUIRE((started.prefetch > 0) == started.load.has_value());
   if (started.prefetch == 0) return;

@@ -338,7 +338,7 @@ TEST_CASE("the request cache refuses invalid arguments, names them, and changes 
     CHECK_THROWS_AS(static_cast<void>(cache->plan(twice)), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(cache->commit(1, {}, {})), InvalidState);
     CHECK_THROWS_AS(cache->cancel(1), InvalidState);
-    CHECK_THROWS_WITH_AS(cache->epochs().forget({}, static_cast<ForgetBy>(3)), doctest::Contains("3"), InvalidArgument);
+    CHECK_THROWS_WITH_AS(cache->epochs().forget({}, static_cast<ForgetBy>(4)), doctest::Contains("4"), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(cache->epochs().is_stale(RequestId{3})), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(cache->state(id, 2)), InvalidArgument);
     std::array<CacheEvent, 1> events;
