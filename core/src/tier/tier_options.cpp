@@ -31,7 +31,7 @@ void check_tier_options(const TierOptions& options, std::int64_t state_bytes, st
           options.write_through, "needs a file tier or a remote tier");
   const auto check_room = [&](const char* argument, std::int64_t bytes) {
     require(bytes >= 0, argument, bytes, "must not be negative");
-    require(bytes == 0 || bytes >= state_bytes + kv_bytes, argument, bytes,
+    require(bytes == 0 || (bytes >= state_bytes && bytes - state_bytes >= kv_bytes), argument, bytes,
             "is less than a state and a block of KV take");
   };
   check_room("tiers.host_bytes", options.host_bytes);

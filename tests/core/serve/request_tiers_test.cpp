@@ -721,6 +721,7 @@ TEST_CASE("tiers refuse invalid options and name them") {
   refused({.host_bytes = 4000, .file_bytes = -1}, "tiers.file_bytes");
   refused({.host_bytes = 4000, .write_through = true}, "tiers.write_through");
   refused({.remote_bytes = 103}, "tiers.remote_bytes");
+  refused({.host_bytes = 4000, .state_image_bytes = INT64_MAX}, "tiers.host_bytes");  // with the KV more than 64 bits
   refused({.host_bytes = 4000, .remote_bytes = -1}, "tiers.remote_bytes");
   refused({.remote_bytes = 4000, .max_finds = 0}, "tiers.max_finds");
   refused({.remote_bytes = 4000, .remote_bytes_per_s = -1}, "tiers.remote_bytes_per_s");
