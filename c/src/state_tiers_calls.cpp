@@ -389,6 +389,18 @@ stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tier
   });
 }
 
+stateport_status stateport_state_tiers_share_forgotten(stateport_state_tiers* tiers, stateport_request_cache* cache,
+                                                       int32_t* status) {
+  return guarded([&] {
+    const HeldCache held_cache(cache, "cache");
+    const HeldTiers held(tiers, "tiers");
+    std::int32_t& reported = checked(status, "status");
+    const Callback forgets(*held);  // a cache that forgets may call the engine
+    const auto ended = held->tiers.share_forgotten(held_cache->cache->epochs());
+    reported = ended ? static_cast<std::int32_t>(*ended) : STATEPORT_NONE;
+  });
+}
+
 stateport_status stateport_state_tiers_take_loads(stateport_state_tiers* tiers, stateport_transfer* out,
                                                   size_t capacity, size_t* count) {
   return guarded([&] {

@@ -6,6 +6,7 @@ bytes. The adapters to engines are modules of their own: stateport.transformers,
 
 from stateport._arrays import (
     CACHE_EVENT,
+    FORGET_RECORD,
     IMAGE_KEY,
     KV_MOVE,
     MEMORY_MOVE,
@@ -90,6 +91,7 @@ __all__ = [
     "END_OF_REPLAY",
     "FAULT_KINDS",
     "FORGET_BY",
+    "FORGET_RECORD",
     "HANDOVER_RANGE",
     "IMAGE_KEY",
     "KV_MOVE",

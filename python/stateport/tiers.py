@@ -24,7 +24,7 @@ from stateport.remote_store import RemoteStore
 from stateport.request_cache import RequestCache
 from stateport.spec import element_type
 from stateport.store import StateStore
-from stateport.tier_options import medium_number
+from stateport.tier_options import TRANSFER_STATUSES, medium_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +175,20 @@ class StateTiers(_library.Object):
         served = _library.handle_of("cache", cache, RequestCache)
         calls.state_tiers_attach(self.handle, stream_handle(stream), served, ctypes.byref(out))
         return AttachedImages(out.attached, out.removed, out.skipped)
+
+    def share_forgotten(self, cache: RequestCache) -> str | None:
+        """Exchanges records of forgotten namespaces with the remote tier, for all that use the store with this model.
+        Begins the exchange, or goes on with it, and waits for nothing: call it until it answers, with end_transfers or
+        poll in between; before attach and the first request, after each RequestCache.forget, and now and then, to learn
+        what other machines have forgotten: no look-up of a request asks for records. With several ranks the first one
+        calls it, and the others adopt its RequestCache.forgotten at the same point. Answers: None, the exchange is
+        under way; "done", the store has all that the cache has forgotten, and the cache has forgotten all that the
+        store had; "failed"; "no_room", of the store, or there are more than 1,024 records together. Records that were
+        read are adopted in any case. The store keeps them in two objects. If it evicts both, they are there again after
+        the next call with a cache that knows them. Raises InvalidState without a remote tier."""
+        status, served = ctypes.c_int32(), _library.handle_of("cache", cache, RequestCache)
+        calls.state_tiers_share_forgotten(self.handle, served, ctypes.byref(status))
+        return None if status.value == _c.NONE else TRANSFER_STATUSES[status.value]
 
     # --- Transfers of an engine's own --------------------------------------------------------------------------------
 

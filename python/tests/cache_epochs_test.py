@@ -2,6 +2,7 @@
 """Weights that change while requests run, and namespaces that are forgotten."""
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import stateport as sp
@@ -35,6 +36,24 @@ class TestEpochs:
         cache.forget(by="salt")
         assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [0, 0, 32]
         assert cache.epoch == 0
+        cache.forget(TENANT, by="all")
+        assert [serve(cache, name) for name in (None, ADAPTER, TENANT)] == [0, 0, 0]
+
+    def test_another_cache_adopts_what_one_has_forgotten(self, index: str, layout: str) -> None:
+        cache, other = make_small(index, layout), make_small(index, layout)
+        assert len(cache.forgotten()) == 0
+        cache.forget(TENANT)
+        cache.forget(ADAPTER, by="extra_key")
+        records = cache.forgotten()
+        assert [int(record["by"]) for record in records] == [0, 1] and records["call"].tolist() == [1, 2]
+        for namespace in (None, TENANT, ADAPTER):
+            assert serve(other, namespace) == 0
+        kept = np.frombuffer(records[:1].tobytes(), sp.FORGET_RECORD)  # as a later process reads it
+        assert other.adopt_forgotten(kept)
+        assert [serve(other, name) for name in (None, ADAPTER, TENANT)] == [32, 32, 0]
+        assert other.adopt_forgotten(records) and other.adopt_forgotten(records[:0])
+        assert [serve(other, name) for name in (None, ADAPTER, TENANT)] == [32, 0, 32]
+        assert (other.forgotten() == records).all()
 
     def test_a_reset_while_a_request_runs_forgets_everything(self, index: str, layout: str) -> None:
         cache = make_small(index, layout)
@@ -67,6 +86,17 @@ def test_bad_arguments_are_refused_and_change_nothing() -> None:
         cache.forget("tenant")  # type: ignore[arg-type]
     with pytest.raises(sp.InvalidArgument, match="request"):
         cache.is_stale(7)
+    bad = np.zeros(1025, sp.FORGET_RECORD)
+    with pytest.raises(sp.InvalidArgument, match="call must not be 0"):
+        cache.adopt_forgotten(bad)
+    with pytest.raises(sp.InvalidArgument, match="forgotten has the type int64"):
+        cache.adopt_forgotten([1, 2])
+    assert serve(cache) == 32 and len(cache.forgotten()) == 0
+    bad["cache"], bad["by"], bad["names"], bad["call"] = 7, 2, range(1, 1026), 1
+    assert cache.adopt_forgotten(bad[:1024]) and serve(cache) == 32
+    assert not cache.adopt_forgotten(bad) and serve(cache) == 0 and len(cache.forgotten()) == 1
+    cache = make_small("hash", "slots")
+    serve(cache)
     for epoch in (-1, 2**64, True, "1"):
         with pytest.raises(sp.InvalidArgument, match="epoch is"):
             make_small("hash", "slots", epoch=epoch)

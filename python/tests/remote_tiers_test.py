@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import stateport
+from served import Served
 from stateport import (
     IMAGE_KEY,
     SLOT_IMAGE,
@@ -194,6 +195,49 @@ def test_arguments_that_do_not_fit_are_refused_by_name() -> None:
     plain = StateTiers(states=[store], host_bytes=1 << 20)
     with pytest.raises(stateport.InvalidState, match="no remote tier"):
         plain.find(key(1))
+
+
+def share(served: Served) -> str:
+    """Until the exchange of records has ended."""
+    while (status := served.tiers.share_forgotten(served.cache)) is None:
+        served.tiers.end_transfers(served.cache)
+    return status
+
+
+def test_no_machine_and_no_later_process_finds_what_one_machine_has_forgotten() -> None:
+    objects, prompt, ann = InProcessObjects(1 << 30), np.arange(100, dtype=np.int32), stateport.Namespace(salt=b"ann")
+    machines = {name: Served(remote=InProcessStore(objects)) for name in ("one", "other", "early", "later")}
+
+    def computed(name: str, namespace: stateport.Namespace | None = ann) -> int:
+        machine = machines[name]
+        before = machine.computed_tokens
+        machine.serve(prompt, namespace)
+        while machine.cache.transfers_under_way:
+            machine.tiers.end_transfers(machine.cache)
+        return machine.computed_tokens - before
+
+    assert (computed("one"), computed("one", None)) == (100, 100)
+    assert computed("other") < 100
+    assert share(machines["other"]) == "done" and len(machines["other"].cache.forgotten()) == 0
+    machines["one"].cache.forget(ann, by="salt")
+    assert share(machines["one"]) == "done"
+    assert computed("early") < 100  # it has not asked
+    for name in ("other", "early", "later"):
+        assert share(machines[name]) == "done"
+        np.testing.assert_array_equal(machines[name].cache.forgotten(), machines["one"].cache.forgotten())
+    assert computed("other") == 100
+    for name in ("one", "early", "later"):  # what the other one has made since is everybody's
+        assert computed(name) < 100 and computed(name, None) < 100
+    for machine in machines.values():
+        machine.cache.close()
+        machine.tiers.close()
+
+
+def test_records_of_forgotten_contents_need_a_remote_tier() -> None:
+    with pytest.raises(stateport.InvalidState, match="no remote tier"):
+        share(Served())
+    with pytest.raises(stateport.InvalidArgument, match="cache is a int"):
+        Served().tiers.share_forgotten(OTHER)
 
 
 OTHER: Any = 5

@@ -42,8 +42,8 @@ class Served:
         self.tiers = sp.StateTiers(states=[self.states], kv=self.kv, model="sum", folder=folder, remote=shared, **room)
         self.computed_tokens = 0
 
-    def serve(self, prompt: Any) -> sp.StartedRequest:
-        started = self.cache.start(prompt)
+    def serve(self, prompt: Any, namespace: sp.Namespace | None = None) -> sp.StartedRequest:
+        started = self.cache.start(prompt, namespace=namespace)
         assert started is not None
         self.tiers.begin_transfers(self.cache, started.transfers)
         request, give_up = started.request, time.monotonic() + 60

@@ -80,6 +80,58 @@ static void forget_names(engine* self) {
   CHECK(epoch_of(self) == 5);
 }
 
+/// Another cache, which adopts what this one has forgotten by names.
+static void adopt(engine* self, const stateport_request_cache_options* options) {
+  stateport_forget_record records[4];
+  memset(records, 0x77, sizeof records);
+  size_t count = 0;
+  CHECK_OK(stateport_request_cache_forgotten(self->cache, records, 2, &count));
+  CHECK(count == 3 && records[2].cache == 0x7777777777777777);
+  CHECK_OK(stateport_request_cache_forgotten(self->cache, records, 4, &count));
+  CHECK(count == 3 && records[0].cache == records[2].cache && records[0].call == 1 && records[2].call == 3);
+  CHECK(records[0].by == STATEPORT_FORGET_NAME_SPACE && records[1].by == STATEPORT_FORGET_EXTRA_KEY);
+  CHECK(records[0].names != 0 && records[1].names >> 32 != 0 && records[1].names << 32 == 0 && records[2].names == 0);
+  CHECK(records[3].cache == 0x7777777777777777);
+
+  static engine other;
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(options, &cache));
+  engine_make(&other, cache, options, 1);
+  const stateport_namespace* const names[] = {NULL, &tenant, &adapter};
+  for (int i = 0; i < 3; ++i) CHECK(serve(&other, 0, names[i]) == 0);
+  uint8_t adopted = 9;
+  CHECK_OK(stateport_request_cache_adopt_forgotten(cache, records, 1, &adopted));
+  CHECK(adopted == 1 && serve(&other, 0, &tenant) == 0 && serve(&other, 0, &adapter) == 16);
+  CHECK_OK(stateport_request_cache_adopt_forgotten(cache, records, 3, NULL));
+  for (int i = 0; i < 3; ++i) CHECK(serve(&other, 0, names[i]) == (i == 1 ? 16 : 0));
+  stateport_forget_record bad[2] = {records[0], {.cache = 1, .call = 1, .by = 4}};
+  adopted = 9;
+  CHECK_REFUSED(stateport_request_cache_adopt_forgotten(cache, bad, 2, &adopted), STATEPORT_INVALID_ARGUMENT,
+                "records.by = 4");
+  bad[1].by = STATEPORT_FORGET_ALL;
+  bad[1].reserved = 1;
+  CHECK_REFUSED(stateport_request_cache_adopt_forgotten(cache, bad, 2, &adopted), STATEPORT_INVALID_ARGUMENT,
+                "records.reserved = 1");
+  bad[1].reserved = 0;
+  bad[1].names = 1;
+  CHECK_REFUSED(stateport_request_cache_adopt_forgotten(cache, bad, 2, &adopted), STATEPORT_INVALID_ARGUMENT,
+                "records = 1 (salt must be 0");
+  CHECK_REFUSED(stateport_request_cache_adopt_forgotten(cache, NULL, 2, &adopted), STATEPORT_INVALID_ARGUMENT,
+                "records = null");
+  CHECK_REFUSED(stateport_request_cache_forgotten(cache, NULL, 2, &count), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_REFUSED(stateport_request_cache_forgotten(cache, NULL, 0, NULL), STATEPORT_INVALID_ARGUMENT, "count = null");
+  CHECK(adopted == 9);
+  CHECK_OK(stateport_request_cache_forgotten(cache, NULL, 0, &count));
+  CHECK(count == 3);
+  CHECK_OK(stateport_request_cache_forget(cache, NULL, STATEPORT_FORGET_ALL));
+  CHECK(kv_tokens(&other) == 0);
+  CHECK_OK(stateport_request_cache_forgotten(cache, NULL, 0, &count));
+  CHECK(count == 4);
+  CHECK_OK(stateport_request_cache_destroy(cache));
+  CHECK_REFUSED(stateport_request_cache_forgotten(cache, NULL, 0, &count), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_request_cache_adopt_forgotten(cache, NULL, 0, NULL), STATEPORT_INVALID_HANDLE, "cache");
+}
+
 static void reset_while_running(engine* self) {
   int32_t tokens[prompt_tokens] = {0};
   CHECK(engine_start(self, 2, tokens, prompt_tokens, prompt_tokens + 1));
@@ -102,7 +154,7 @@ static void refuse(engine* self) {
   CHECK_REFUSED(stateport_request_cache_epoch(cache, NULL), STATEPORT_INVALID_ARGUMENT, "epoch = null");
   CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, &stale), STATEPORT_INVALID_ARGUMENT, "request = 0");
   CHECK_REFUSED(stateport_request_cache_is_stale(cache, 0, NULL), STATEPORT_INVALID_ARGUMENT, "stale = null");
-  CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 3), STATEPORT_INVALID_ARGUMENT, "by = 3");
+  CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, 4), STATEPORT_INVALID_ARGUMENT, "by = 4");
   CHECK_REFUSED(stateport_request_cache_forget(cache, NULL, -1), STATEPORT_INVALID_ARGUMENT, "by = -1");
   CHECK_REFUSED(stateport_request_cache_forget(cache, &bad, 0), STATEPORT_INVALID_ARGUMENT, "name_space = 3");
   CHECK(stale == 9 && epoch_of(self) == 60);
@@ -127,6 +179,7 @@ void test_cache_epochs(void) {
     engine_make(&self, cache, &setup.options, 1);
     change_weights(&self);
     forget_names(&self);
+    adopt(&self, &setup.options);
     reset_while_running(&self);
     refuse(&self);
   }

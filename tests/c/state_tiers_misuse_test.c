@@ -326,6 +326,14 @@ static void refuse_finds(void) {
                 "from = 3 (is no tier that can be asked)");
   check_nothing_under_way(&self);
   CHECK_OK(stateport_request_cache_end(self.cache, &started.request, 1, STATEPORT_ABORTED, NULL, NULL));
+  int32_t status = 9;
+  CHECK_REFUSED(stateport_state_tiers_share_forgotten(self.tiers, self.cache, &status), STATEPORT_INVALID_STATE,
+                "there is no remote tier");
+  CHECK_REFUSED(stateport_state_tiers_share_forgotten(self.tiers, self.cache, NULL), STATEPORT_INVALID_ARGUMENT,
+                "status = null");
+  CHECK_REFUSED(stateport_state_tiers_share_forgotten(self.tiers, NULL, &status), STATEPORT_INVALID_HANDLE, "cache");
+  CHECK_REFUSED(stateport_state_tiers_share_forgotten(NULL, self.cache, &status), STATEPORT_INVALID_HANDLE, "tiers");
+  CHECK(status == 9);
   tier_engine_destroy(&self);
 }
 

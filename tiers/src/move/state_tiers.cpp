@@ -321,6 +321,11 @@ TransferId StateTiers::find(const Stream& stream, std::span<const ImageKey> imag
   return impl_->run_own(stream, std::move(finds));
 }
 
+std::optional<TransferStatus> StateTiers::share_forgotten(CacheEpochs& epochs) {
+  require_state(impl_->remote.has_value(), "share_forgotten", "there is no remote tier");
+  return impl_->remote->share_forgotten(epochs);
+}
+
 void StateTiers::remove(const Stream& stream, std::span<const ImageKey> images) {
   std::vector<Transfer> drops;
   for (const ImageKey& image : images) {

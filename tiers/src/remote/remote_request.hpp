@@ -39,7 +39,7 @@ class RemoteRequest {
   /// Before a put.
   virtual void seal(std::size_t /*part*/) const {}
   /// How a get of `bytes` bytes that is done is answered.
-  [[nodiscard]] virtual TransferStatus verify(std::size_t /*part*/, std::uint64_t /*bytes*/) const {
+  [[nodiscard]] virtual TransferStatus verify(std::size_t /*part*/, std::uint64_t /*bytes*/) {
     return TransferStatus::done;
   }
   /// Whether an object that was got with this answer is removed from the store.
@@ -49,6 +49,10 @@ class RemoteRequest {
   enum class End : std::uint8_t { answered, silent, anew };
   /// All parts were noted. Fills in the answer. `anew`: as many parts as before are carried out once more.
   [[nodiscard]] virtual End finish(Completion& answer) noexcept = 0;
+
+ protected:
+  /// For finish(): what is carried out anew is another call.
+  void set_call(RemoteCall call) noexcept { call_ = call; }
 
  private:
   friend class RemoteRequests;

@@ -3,11 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "remote/forget_request.hpp"
 #include "remote/remote_requests.hpp"
 #include "remote/set_request.hpp"
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -15,6 +17,7 @@
 namespace stateport {
 namespace {
 
+using tiers::ForgetShare;
 using tiers::SetRequest;
 
 /// Sets of one content and group stand behind each other.
@@ -81,30 +84,42 @@ HostTierOptions staging_options(const RemoteOptions& options, std::span<const Ob
   return host;
 }
 
-/// Staging memory that the store knows.
-class Staging {
+/// Memory that the store knows, as long as this lives.
+class Registration {
  public:
-  Staging(MemoryResource& memory, const HostTierOptions& options, RemoteStore& store)
-      : tier_(memory, options), store_(store) {
-    const std::size_t frame = tier_.frame_bytes();
-    all_ = {tier_.data(), (options.staging_bytes + frame - 1) / frame * frame};
-    store_.register_memory(all_);
+  Registration(RemoteStore& store, std::span<std::byte> memory) : store_(store), memory_(memory) {
+    store_.register_memory(memory_);
   }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-  ~Staging() {
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  ~Registration() {
     try {
-      store_.unregister_memory(all_);
+      store_.unregister_memory(memory_);
     } catch (const std::exception&) {
       // The store's client may be gone. Nothing uses the memory any more.
     }
   }
+
+ private:
+  RemoteStore& store_;
+  std::span<std::byte> memory_;
+};
+
+/// Staging memory that the store knows.
+class Staging {
+ public:
+  Staging(MemoryResource& memory, const HostTierOptions& options, RemoteStore& store)
+      : tier_(memory, options), registration_(store, whole_frames(tier_, options.staging_bytes)) {}
   [[nodiscard]] HostTier* tier() noexcept { return &tier_; }
 
  private:
+  static std::span<std::byte> whole_frames(const HostTier& tier, std::size_t bytes) {
+    const std::size_t frame = tier.frame_bytes();
+    return {tier.data(), (bytes + frame - 1) / frame * frame};
+  }
+
   HostTier tier_;
-  RemoteStore& store_;
-  std::span<std::byte> all_;
+  Registration registration_;
 };
 
 }  // namespace
@@ -114,6 +129,7 @@ class RemoteTier::Impl {
   Impl(RemoteStore& store, std::vector<ObjectSet> sets) : store_(store), sets_(in_groups(std::move(sets))) {
     validate(sets_, store_.limits());
     require_unused(store_);
+    if (store_.needs_registration()) share_memory_.emplace(store_, share_.object);
   }
   Impl(MemoryResource& memory, const RemoteOptions& options, std::vector<ObjectSet> sets, bool scrub)
       : Impl(*options.store, std::move(sets)) {
@@ -152,11 +168,45 @@ class RemoteTier::Impl {
   }
   std::size_t poll(std::span<Completion> completions) { return store_.poll(completions); }
 
+  std::optional<TransferStatus> share_forgotten(CacheEpochs& epochs) {
+    const ForgetShare::State state = share_.state;
+    if (state == ForgetShare::State::idle) begin_share(epochs);
+    if (state != ForgetShare::State::ended) return std::nullopt;
+    share_.state = ForgetShare::State::idle;
+    if (!epochs.adopt(share_.known.all())) return TransferStatus::no_room;
+    const auto is_there = [&](const ForgetRecord& record) { return share_.known.holds(record); };
+    if (share_.status != TransferStatus::done || std::ranges::all_of(epochs.forgotten(), is_there))
+      return share_.status;
+    begin_share(epochs);  // the cache has forgotten more in between
+    return std::nullopt;
+  }
+
  private:
+  /// If the queue is full, the next call tries again.
+  void begin_share(const CacheEpochs& epochs) {
+    share_.known.clear();
+    for (const ForgetRecord& record : epochs.forgotten()) share_.known.add(record);
+    tiers::RemoteRequests::Batch one;
+    one.push_back(std::make_unique<tiers::ForgetRequest>(sets_.front().options().model, share_));
+    share_.state = ForgetShare::State::under_way;
+    const auto give_up = [&] {
+      one.clear();
+      share_.state = ForgetShare::State::idle;
+    };
+    try {
+      if (!store_.requests_->add(one)) give_up();
+    } catch (const std::bad_alloc&) {
+      give_up();
+      throw;
+    }
+  }
+
   RemoteStore& store_;
   std::vector<ObjectSet> sets_;
   tiers::RemoteTierCounts counts_;
   std::optional<Staging> staging_;
+  ForgetShare share_;
+  std::optional<Registration> share_memory_;
 };
 
 RemoteTier::RemoteTier(RemoteStore& store, std::vector<ObjectSet> sets)
@@ -188,6 +238,10 @@ bool RemoteTier::find(std::uint64_t ticket, const ImageKey& key) {
 }
 bool RemoteTier::remove(const ImageKey& key) {
   return impl_->add(RemoteCall::remove, 0, key);
+}
+
+std::optional<TransferStatus> RemoteTier::share_forgotten(CacheEpochs& epochs) {
+  return impl_->share_forgotten(epochs);
 }
 
 std::size_t RemoteTier::poll(std::span<Completion> completions) {

@@ -92,7 +92,7 @@ void SetRequest::seal(std::size_t part) const {
   set.layout(part).seal(set.part(memory_.first(set.bytes()), part), key_);
 }
 
-TransferStatus SetRequest::verify(std::size_t part, std::uint64_t bytes) const {
+TransferStatus SetRequest::verify(std::size_t part, std::uint64_t bytes) {
   const ObjectSet& set = sets_[encoding_];
   if (bytes != set.layout(part).image_bytes()) return TransferStatus::damaged;
   return set.layout(part).check(set.part(memory_.first(set.bytes()), part), key_);

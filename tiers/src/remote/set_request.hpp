@@ -49,7 +49,7 @@ class SetRequest final : public RemoteRequest {
   [[nodiscard]] RemoteObject object(std::size_t part, std::string& name, RemotePiece& piece) const override;
   [[nodiscard]] std::size_t bytes(std::size_t part) const noexcept override;
   void seal(std::size_t part) const override;
-  [[nodiscard]] TransferStatus verify(std::size_t part, std::uint64_t bytes) const override;
+  [[nodiscard]] TransferStatus verify(std::size_t part, std::uint64_t bytes) override;
   [[nodiscard]] bool removes(TransferStatus status) const noexcept override;
   void note(std::size_t part, const Completion& how) noexcept override;
   [[nodiscard]] End finish(Completion& answer) noexcept override;

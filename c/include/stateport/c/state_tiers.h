@@ -183,6 +183,18 @@ typedef struct stateport_attached_images {
 stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void* stream,
                                               stateport_request_cache* cache, stateport_attached_images* out);
 
+/// Exchanges records of forgotten namespaces with the remote tier, for all that use the store with this model. Begins
+/// the exchange, or goes on with it, and waits for nothing: call it until status is not STATEPORT_NONE, with
+/// end_transfers or poll in between; before attach and the first request, after each stateport_request_cache_forget,
+/// and now and then, to learn what other machines have forgotten: no look-up of a request asks for records. With
+/// several ranks the first one calls it, and the others adopt its stateport_request_cache_forgotten at the same point.
+/// status: STATEPORT_TRANSFER_DONE: the store has all that the cache has forgotten, and the cache has forgotten all
+/// that the store had; FAILED; NO_ROOM, of the store, or there are more than 1,024 records together. Records that were
+/// read are adopted in any case. The store keeps them in two objects. If it evicts both, they are there again after the
+/// next call with a cache that knows them. STATEPORT_INVALID_STATE without a remote tier.
+stateport_status stateport_state_tiers_share_forgotten(stateport_state_tiers* tiers, stateport_request_cache* cache,
+                                                       int32_t* status);
+
 // --- Transfers of an engine's own ------------------------------------------------------------------------------------
 
 /// Begins transfers in their order: of a request cache that the engine itself tells of their ends, or of its own, with

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/completion.hpp>
 #include <stateport/tiers/host_tier.hpp>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -87,6 +89,18 @@ class RemoteTier {
   /// Removes the objects of a key, in every encoding, from the store; for everybody. Not answered, and not ordered with
   /// other requests: it may take effect after a later write was answered. False: the queue is full. Throws as write.
   [[nodiscard]] bool remove(const ImageKey& key);
+
+  /// Exchanges records of forgotten namespaces with the store, for all that use it with this model. Begins the
+  /// exchange, or goes on with it, and waits for nothing: call it until it answers, and poll() in between. Answers:
+  /// nothing, the exchange is under way; done, the store has all that this cache has forgotten, and the cache has
+  /// forgotten all that the store had; failed; no_room, the store has no room, or there are more than
+  /// CacheEpochs::records_max records together (CacheEpochs::adopt). Records that were read are adopted after every
+  /// answer. A put that is under way for a stale request may end later: nobody asks for its name any more.
+  ///
+  /// The store keeps records in two objects, one of which is whole while one client replaces the other; while several
+  /// do, a reader may miss some. A store that evicts them forgets them, until a cache that knows them calls this again.
+  /// Called from the thread that calls the cache of `epochs`, always the same cache.
+  std::optional<TransferStatus> share_forgotten(CacheEpochs& epochs);
 
   /// Takes answers, in the order in which requests ended. Returns how many were written to `completions`.
   std::size_t poll(std::span<Completion> completions);

@@ -5,6 +5,7 @@
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/model_layout.hpp>
+#include <stateport/core/serve/cache_epochs.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
 #include <stateport/tiers/file_tier.hpp>
@@ -148,6 +149,13 @@ class StateTiers {
   /// Drops images of host memory and files, as a plan would. Those that are nowhere are ignored. Objects of the remote
   /// tier belong to all that share it, and stay. Throws as execute.
   void remove(const Stream& stream, std::span<const ImageKey> images);
+
+  /// Exchanges records of forgotten namespaces with the remote tier: RemoteTier::share_forgotten(), with this object's
+  /// poll(). An engine calls it until it answers before it attaches files and serves, after each
+  /// CacheEpochs::forget(), and now and then, to learn what other machines have forgotten. What they forgot since the
+  /// last answer this cache still finds: no look-up of a request asks for records. With several ranks the first one
+  /// calls it, and the others adopt its forgotten() at the same point. Throws InvalidState without a remote tier.
+  std::optional<TransferStatus> share_forgotten(CacheEpochs& epochs);
 
   /// Copies images of host memory to the file tier that does not hold them: call it and poll until it returns 0, and
   /// the next start finds all images in files()->keys(). Returns how many are not copied yet. A copy that fails is
