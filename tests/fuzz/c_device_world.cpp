@@ -26,7 +26,9 @@ constexpr KindCalls device_kinds[] = {
      call_on<stateport_file_tier, stateport_file_tier_check>},
     {Kind::objects, call_on<stateport_remote_objects, stateport_remote_objects_destroy>},
     {Kind::remote, call_on<stateport_remote_store, stateport_remote_store_destroy>},
-    {Kind::handover, call_on<stateport_handover_end, stateport_handover_end_destroy>}};
+    {Kind::handover, call_on<stateport_handover_end, stateport_handover_end_destroy>},
+    {Kind::elastic_memory, call_on<stateport_elastic_memory, stateport_elastic_memory_destroy>},
+    {Kind::memory_mover, call_on<stateport_memory_mover, stateport_memory_mover_destroy>}};
 
 /// Of the process, for the folders of inputs.
 struct Place {

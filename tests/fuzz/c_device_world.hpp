@@ -87,6 +87,7 @@ struct Family {
 [[nodiscard]] Family file_family();
 [[nodiscard]] Family remote_family();
 [[nodiscard]] Family tiers_family();
+[[nodiscard]] Family elastic_family();
 
 /// A remote store in functions of the caller's.
 void make_client(DeviceWorld& world);

@@ -40,7 +40,9 @@ enum class Kind : std::uint8_t {
   files,
   objects,
   remote,
-  handover
+  handover,
+  elastic_memory,
+  memory_mover
 };
 
 /// How handles of a kind are checked and ended.

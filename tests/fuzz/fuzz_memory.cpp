@@ -62,6 +62,16 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return allocate(bytes, static_cast<std::size_t>(alignment));
 }
+// Those of sanitizers do not call the ones above.
+void* operator new[](std::size_t bytes) {
+  return allocate_or_throw(bytes, 1);
+}
+void operator delete[](void* memory) noexcept {
+  give_back(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  give_back(memory);
+}
 void operator delete(void* memory) noexcept {
   give_back(memory);
 }
