@@ -156,23 +156,24 @@ void HazardModel::fit_if_due() noexcept {
   chances_.decay(kept);
 }
 
-HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
+HazardModel::Position HazardModel::find_or_add(PositionKey key, std::uint8_t account) noexcept {
   Position position = positions_.find(key);
   if (position != none) {
-    account(position);
+    this->account(position);
     positions_.use(position);
+    positions_.give(position, account);
     return position;
   }
   if (!positions_.is_full()) {
     accounts_.emplace_back();
     demands_.emplace_back();
     own_rates_.emplace_back();
-    return positions_.add(key);
+    return positions_.add(key, account);
   }
-  position = positions_.oldest();
+  position = positions_.oldest(account);
   if (position == none) return none;
-  account(position);
-  positions_.replace(position, key);
+  this->account(position);
+  positions_.replace(position, key, account);
   accounts_[position] = {};
   demands_[position] = {};
   own_rates_[position] = {};
@@ -210,7 +211,7 @@ HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
   if (prefix.depth_blocks == 0) return none;
   if (prefix.at != KeptAt::end)
     if (const Position known = positions_.find(prefix.key); known != none) return known;
-  const Position position = find_or_add(prefix.key);
+  const Position position = find_or_add(prefix.key, tenants_ == nullptr ? 0 : tenants_->account_of(prefix.index));
   if (position == none) return none;
   if (prefix.at == KeptAt::end) {
     touch_end(position, prefix);

@@ -59,6 +59,11 @@ class HazardModel {
   };
 
   explicit HazardModel(std::size_t positions);
+  /// Tenants have shares of the positions. Precondition: nothing is known yet. `tenants` must outlive this.
+  void set_tenants(const CandidateTenants& tenants) {
+    tenants_ = &tenants;
+    positions_.share(tenants);
+  }
 
   /// Ages count from the latest time reported.
   void set_time(double now_s) noexcept;
@@ -106,11 +111,12 @@ class HazardModel {
   void account(Position position) noexcept;
   void hit(Position position) noexcept;
   void fit_if_due() noexcept;
-  Position find_or_add(PositionKey key) noexcept;
+  Position find_or_add(PositionKey key, std::uint8_t account) noexcept;
   void touch(Position position, const KeptFacts& prefix, Kind kind, int class_of_kind) noexcept;
   void touch_end(Position position, const KeptFacts& prefix) noexcept;
 
   KnownPositions positions_;
+  const CandidateTenants* tenants_ = nullptr;
   Table<Account> accounts_;   ///< by position
   Table<Demand> demands_;     ///< by position
   Table<OwnRate> own_rates_;  ///< by position

@@ -34,6 +34,7 @@ class HixEviction final : public LearningPolicy {
     return VictimKey::from(worth, worth > 0 ? ~facts.used_tick : facts.used_tick);
   }
 
+  void set_tenants(const CandidateTenants& tenants) override { worth_.model().set_tenants(tenants); }
   void reserve(std::size_t indices) override { worth_.reserve(indices); }
   void set_time(double now_s) noexcept override { worth_.model().set_time(now_s); }
   PromptPast looked_up(const PromptFacts& prompt) noexcept override { return worth_.model().start_request(prompt); }

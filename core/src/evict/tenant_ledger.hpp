@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hash.hpp>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ using TenantId = std::uint8_t;
 
 /// The quota of a tenant, and the bytes that it holds.
 struct TenantAccount {
-  PrefixHash name;   ///< 128 bits of the tenant's name
+  PrefixHash name;    ///< 128 bits of the tenant's name
   bool used = false;  ///< a tenant has this quota
   std::int64_t floor_bytes = 0;
   std::int64_t most_bytes = 0;  ///< 0: no limit
@@ -44,7 +45,10 @@ class TenantLedger {
     never      ///< within the floor of another tenant
   };
 
-  explicit TenantLedger(std::size_t quotas) : accounts_(1 + quotas) { accounts_[others].used = true; }
+  /// `memory_bytes`: all the memory that tenants share.
+  TenantLedger(std::size_t quotas, std::int64_t memory_bytes) : accounts_(1 + quotas), memory_bytes_(memory_bytes) {
+    accounts_[others].used = true;
+  }
 
   [[nodiscard]] std::size_t size() const noexcept { return accounts_.size(); }
   [[nodiscard]] TenantAccount& operator[](TenantId tenant) noexcept { return accounts_[tenant]; }
@@ -54,6 +58,11 @@ class TenantLedger {
     for (std::size_t i = 1; i < accounts_.size(); ++i)
       if (accounts_[i].used && accounts_[i].name == name) return static_cast<TenantId>(i);
     return others;
+  }
+
+  /// The part of the memory that is the tenant's floor.
+  [[nodiscard]] double floor_share(TenantId tenant) const noexcept {
+    return static_cast<double>(accounts_[tenant].floor_bytes) / static_cast<double>(memory_bytes_);
   }
 
   /// For whom memory is freed.
@@ -96,19 +105,37 @@ class TenantLedger {
 
  private:
   std::vector<TenantAccount> accounts_;
+  std::int64_t memory_bytes_;
   Asker asker_;
   std::uint64_t changes_ = 0;
 };
 
+/// The accounts of a ledger, for policies. Derived classes know the account of each candidate.
+class LedgerTenants : public CandidateTenants {
+ public:
+  explicit LedgerTenants(const TenantLedger& ledger) : accounts_(ledger) {}
+  [[nodiscard]] std::size_t accounts() const noexcept final { return accounts_.size(); }
+  [[nodiscard]] double floor_share(std::uint8_t account) const noexcept final { return accounts_.floor_share(account); }
+  [[nodiscard]] std::uint64_t changes() const noexcept final { return accounts_.changes(); }
+
+ protected:
+  ~LedgerTenants() = default;
+
+ private:
+  const TenantLedger& accounts_;
+};
+
 /// The owners of the numbers of one part of a cache's memory: KV blocks or pages, slots, or blocks of states. Keeps the
-/// bytes of that part in the ledger. Every number that is handed out belongs to the tenant that asked for it.
-class TenantOwners {
+/// bytes of that part in the ledger. Every number that is handed out belongs to the tenant that asked for it. Of
+/// blocks, these are the tenants of candidates.
+class TenantOwners final : public LedgerTenants {
  public:
   /// `part`: the sum in an account that counts `bytes_each` bytes for each number. An eviction of one number frees at
   /// most `victim_bytes`: other content may go with it.
   TenantOwners(TenantLedger& ledger, std::int64_t TenantAccount::*part, std::int64_t bytes_each,
                std::int64_t victim_bytes, std::size_t numbers)
-      : ledger_(ledger),
+      : LedgerTenants(ledger),
+        ledger_(ledger),
         part_(part),
         bytes_each_(bytes_each),
         victim_bytes_(victim_bytes),
@@ -120,6 +147,7 @@ class TenantOwners {
   [[nodiscard]] std::int64_t victim_bytes() const noexcept { return victim_bytes_; }
   /// nobody: the number is free.
   [[nodiscard]] TenantId of(std::size_t number) const noexcept { return owner_[number]; }
+  [[nodiscard]] std::uint8_t account_of(std::uint32_t index) const noexcept override { return of(index); }
 
   /// Of a number that is not free.
   [[nodiscard]] const PrefixHash& name_of(std::size_t number) const noexcept { return name_[number]; }

@@ -41,11 +41,20 @@ std::int64_t shared_bytes(const RequestCacheOptions& options) {
   return static_cast<std::int64_t>(static_cast<double>(slots.arena.bytes - arena_headroom_bytes(options)) / most);
 }
 
+/// All that KV and states may take.
+std::int64_t memory_bytes(const RequestCacheOptions& options) {
+  if (!in_columns(options) && shares_memory(slot_layout(options))) return shared_bytes(options);
+  double bytes = static_cast<double>(kv_blocks(options)) * static_cast<double>(block_bytes(options));
+  for (std::size_t g = 0; g < group_count(options); ++g)
+    bytes += static_cast<double>(checkpoint_slots(options, g)) * static_cast<double>(state_bytes(options));
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(INT64_MAX / 4)));
+}
+
 }  // namespace
 
 TenantShares::TenantShares(const RequestCacheOptions& options)
     : options_(options),
-      ledger_(static_cast<std::size_t>(options.tenant_quotas)),
+      ledger_(static_cast<std::size_t>(options.tenant_quotas), memory_bytes(options)),
       kv_(ledger_, &TenantAccount::kv_bytes, block_bytes(options), kv_victim_bytes(options),
           static_cast<std::size_t>(kv_blocks(options)) + 1),
       names_(index_rows(options)) {

@@ -43,6 +43,9 @@ struct SlotAllocator::Books {
     bool spare_batch = false;  ///< the blocks of the batch keep their slots
     [[nodiscard]] bool eligible(std::uint32_t index) const;
     [[nodiscard]] VictimKey key(std::uint32_t index) const { return books.forest->key(index); }
+    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const {
+      return books.forest->key_among_tenants(index);
+    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
       return static_cast<std::uint64_t>(books.blocks.last_use_tick(block_of(index)));
     }
@@ -112,7 +115,8 @@ SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const Slo
       victims(traits_of(options.eviction.get()),
               options.block_owners != nullptr ? &options.block_owners->ledger() : nullptr) {
   if (options.eviction && (options.eviction->learning() || victims.strategy() != VictimStrategy::list))
-    forest = std::make_unique<StateForest>(options.eviction, blocks, held.size(), options.kv_follows);
+    forest =
+        std::make_unique<StateForest>(options.eviction, blocks, held.size(), options.kv_follows, options.block_owners);
   victims.reserve(slot_of.size());
   fresh.reserve(slot_of.size());
   chosen.reserve(held.size());

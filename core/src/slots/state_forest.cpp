@@ -10,7 +10,7 @@
 namespace stateport {
 
 StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots,
-                         bool kv_follows)
+                         bool kv_follows, const CandidateTenants* tenants)
     : policy_(std::move(policy)),
       learning_(policy_->learning()),
       blocks_(blocks),
@@ -20,6 +20,7 @@ StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDire
   require(learning_ || !policy_->traits().key_may_shrink, "eviction", policy_->name(),
           "must not have keys that shrink with each use");
   require_state(!learning_ || learning_->claim(), "SlotAllocator", "the policy observes another cache");
+  if (learning_ && tenants != nullptr) learning_->set_tenants(*tenants);
   if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
   forks_.reserve(slots);

@@ -25,12 +25,16 @@ class StateForest {
  public:
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  /// `kv_follows`: see SlotAllocatorOptions. Throws InvalidState for a policy that another cache has claimed,
-  /// InvalidArgument for one whose keys shrink with each use.
-  StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots, bool kv_follows);
+  /// `kv_follows`: see SlotAllocatorOptions. `tenants` of the blocks; null: they have no shares. Throws InvalidState
+  /// for a policy that another cache has claimed, InvalidArgument for one whose keys shrink with each use.
+  StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots, bool kv_follows,
+              const CandidateTenants* tenants = nullptr);
 
   [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
   [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return policy_->key(facts(index)); }
+  [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const noexcept {
+    return policy_->key_among_tenants(facts(index));
+  }
 
   /// The block got a slot.
   void store(BlockId block) noexcept;

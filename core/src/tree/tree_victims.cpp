@@ -29,6 +29,9 @@ TreeVictims::TreeVictims(RadixNodes& nodes, SlotPool& pool, const PrefixTreeOpti
   states_ = VictimOrder<>(states, ledger);
   if (ranks_states()) bare_ = VictimOrder<>(states, ledger);
   states_.reserve(static_cast<std::size_t>(options.slots));
+  if (learning_ == nullptr || owners_ == nullptr) return;
+  tenants_.emplace(*this);
+  learning_->set_tenants(*tenants_);
 }
 
 void TreeVictims::reserve(std::size_t nodes) {
@@ -120,11 +123,12 @@ std::int64_t TreeVictims::least_bytes(std::uint32_t node) const noexcept {
   return (nodes_[node].slot >= 0 ? state_bytes_ : 0) + (is_leaf(node) ? owners_->bytes_each() : 0);
 }
 
-std::uint32_t TreeVictims::takeable_pages(std::uint32_t leaf) const noexcept {
+std::uint32_t TreeVictims::takeable_pages(std::uint32_t leaf, std::int64_t freed_bytes) const noexcept {
   const TenantId tenant = this->tenant(leaf);
   const TenantLedger& ledger = owners_->ledger();
   if (tenant == ledger.asker() || ledger[tenant].floor_bytes == 0) return nodes_[leaf].pages;
-  const std::int64_t bytes = ledger.takeable_bytes(tenant) - (nodes_[leaf].slot >= 0 ? state_bytes_ : 0);
+  const std::int64_t freed_with_it = freed_bytes + (nodes_[leaf].slot >= 0 ? state_bytes_ : 0);
+  const std::int64_t bytes = std::max<std::int64_t>(ledger.takeable_bytes(tenant) - freed_with_it, 0);
   return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes / owners_->bytes_each(), nodes_[leaf].pages));
 }
 

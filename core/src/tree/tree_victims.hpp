@@ -112,7 +112,8 @@ class TreeVictims {
 
   [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
   /// Where tenants have shares: pages at the end of a leaf that the asking tenant may have evicted, with its state.
-  [[nodiscard]] std::uint32_t takeable_pages(std::uint32_t leaf) const noexcept;
+  /// `freed_bytes`: what was evicted of the leaf's tenant and is not given back yet.
+  [[nodiscard]] std::uint32_t takeable_pages(std::uint32_t leaf, std::int64_t freed_bytes = 0) const noexcept;
   void clear() noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return leaves_.bytes() + bare_.bytes(); }
   /// Throws std::logic_error naming the first violation. O(nodes + slots).
@@ -128,6 +129,9 @@ class TreeVictims {
       return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.ranks_states());
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
+    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const noexcept {
+      return victims.policy_.key_among_tenants(victims.facts(index));
+    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return node(index).tick; }
     [[nodiscard]] TenantId tenant(std::uint32_t index) const noexcept { return victims.tenant(index); }
     [[nodiscard]] std::int64_t bytes(std::uint32_t index) const noexcept { return victims.least_bytes(index); }
@@ -155,6 +159,9 @@ class TreeVictims {
       return has_owner(slot) && victims.pool_.lock_count(SlotId{static_cast<std::int32_t>(slot)}) == 0;
     }
     [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
+    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t slot) const noexcept {
+      return victims.policy_.key_among_tenants(victims.facts(victims.owner(slot)));
+    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept {
       return victims.pool_.last_use_tick(SlotId{static_cast<std::int32_t>(slot)});
     }
@@ -165,6 +172,15 @@ class TreeVictims {
     void fetch(std::uint32_t slot, VictimFetch what) const noexcept {
       if (has_owner(slot)) victims.fetch(victims.owner(slot), what);
     }
+  };
+  /// For the policy.
+  class NodeTenants final : public LedgerTenants {
+   public:
+    explicit NodeTenants(const TreeVictims& victims) : LedgerTenants(victims.owners_->ledger()), victims_(victims) {}
+    [[nodiscard]] std::uint8_t account_of(std::uint32_t node) const noexcept override { return victims_.tenant(node); }
+
+   private:
+    const TreeVictims& victims_;
   };
   [[nodiscard]] Leaves<TreeVictims> leaves() noexcept { return {*this}; }
   [[nodiscard]] Leaves<const TreeVictims> leaves() const noexcept { return {*this}; }
@@ -194,6 +210,7 @@ class TreeVictims {
   EvictionPolicy& policy_;
   LearningPolicy* learning_;    ///< the policy, if it learns
   const TenantOwners* owners_;  ///< of pages; null: tenants have no shares
+  std::optional<NodeTenants> tenants_;
   std::int64_t state_bytes_;
   bool ranks_states_;
   VictimOrder<LinkedRecency> leaves_;  ///< by node; with a state, if the policy ranks states

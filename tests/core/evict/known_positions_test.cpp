@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "evict/known_positions.hpp"
 
+#include "plain_tenants.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
@@ -13,6 +14,7 @@
 using stateport::KnownPositions;
 using stateport::PositionKey;
 using stateport::test::for_each_seed;
+using stateport::test::PlainTenants;
 using stateport::test::Random;
 
 namespace {
@@ -29,6 +31,55 @@ struct Model {
     std::erase(used, key);
     used.push_back(key);
   }
+};
+
+/// Positions of tenants, of which the first has no floor. Keys from the longest unused to the last used.
+struct SharedModel {
+  explicit SharedModel(const std::vector<double>& floors) : tenants(floors) { positions.share(tenants); }
+
+  [[nodiscard]] bool may_forget(PositionKey key, std::uint8_t account) const {
+    const auto count =
+        std::ranges::count_if(used, [&](PositionKey other) { return accounts.at(other) == accounts.at(key); });
+    const bool is_over = static_cast<double>(count) > tenants.floor_shares[accounts.at(key)] * double{capacity};
+    return is_over || (accounts.at(key) == account && !any_is_over());
+  }
+  [[nodiscard]] bool any_is_over() const {
+    return std::ranges::any_of(used, [&](PositionKey key) {
+      const auto count =
+          std::ranges::count_if(used, [&](PositionKey other) { return accounts.at(other) == accounts.at(key); });
+      return static_cast<double>(count) > tenants.floor_shares[accounts.at(key)] * double{capacity};
+    });
+  }
+  void remember(PositionKey key, std::uint8_t account) {
+    const KnownPositions::Position known = positions.find(key);
+    REQUIRE((known != KnownPositions::none) == places.contains(key));
+    if (known != KnownPositions::none) {
+      positions.use(known);
+      positions.give(known, account);
+    } else if (!positions.is_full()) {
+      places[key] = positions.add(key, account);
+    } else {
+      const auto oldest = std::ranges::find_if(used, [&](PositionKey other) { return may_forget(other, account); });
+      REQUIRE(positions.oldest(account) == (oldest == used.end() ? KnownPositions::none : places[*oldest]));
+      if (oldest == used.end()) return;
+      forgotten_of[accounts[*oldest]] += accounts[*oldest] != account;
+      places[key] = places[*oldest];
+      places.erase(*oldest);
+      positions.replace(places[key], key, account);
+      used.erase(oldest);
+    }
+    std::erase(used, key);
+    used.push_back(key);
+    accounts[key] = account;
+    positions.check_invariants({});
+  }
+
+  PlainTenants tenants;
+  KnownPositions positions{capacity};
+  std::vector<PositionKey> used;
+  std::map<PositionKey, std::uint8_t> accounts;
+  std::map<PositionKey, KnownPositions::Position> places;
+  std::map<std::uint8_t, int> forgotten_of;  ///< by account, for others
 };
 
 }  // namespace
@@ -78,4 +129,35 @@ TEST_CASE("positions are known by key, and the longest unused one that is not pi
       REQUIRE(positions.size() == places.size());
     }
   });
+}
+
+TEST_CASE("positions of a tenant within its floor's part are not forgotten for others, whoever was used last") {
+  for_each_seed(1000, [](Random& random, std::uint64_t) {
+    SharedModel model({0, random.chance(50) ? 0.5 : 0, random.chance(50) ? 0.34 : 0.5});
+    for (int step = 0; step < 80; ++step)
+      model.remember(static_cast<PositionKey>(random.between(1, 20)), static_cast<std::uint8_t>(random.between(0, 2)));
+  });
+  SharedModel flooded({0, 0.5});
+  for (PositionKey key = 1; key <= 3; ++key) flooded.remember(key, 1);
+  for (PositionKey key = 100; key <= 120; ++key) flooded.remember(key, 0);
+  for (PositionKey key = 1; key <= 3; ++key) CHECK(flooded.positions.find(key) != KnownPositions::none);
+  flooded.remember(4, 1);  // the flood pays, until its next position
+  for (PositionKey key = 1; key <= 4; ++key) CHECK(flooded.positions.find(key) != KnownPositions::none);
+  for (PositionKey key = 121; key <= 123; ++key) flooded.remember(key, 0);
+  CHECK(flooded.positions.find(1) == KnownPositions::none);
+  CHECK(flooded.positions.find(2) != KnownPositions::none);
+}
+
+TEST_CASE("a pinned position of a tenant counts, and goes with its tenant's account") {
+  SharedModel model({0, 0.5});
+  for (PositionKey key = 1; key <= 4; ++key) model.remember(key, 1);
+  KnownPositions& positions = model.positions;
+  positions.pin(model.places[1]);
+  for (PositionKey key = 100; key <= 101; ++key) model.positions.add(key, 0);
+  CHECK(positions.oldest(0) == model.places[2]);  // four of six are beyond the half
+  positions.give(model.places[1], 0);
+  CHECK(positions.oldest(0) == positions.find(100));
+  positions.check_invariants(std::vector{model.places[1]});
+  positions.unpin(model.places[1]);
+  positions.check_invariants({});
 }

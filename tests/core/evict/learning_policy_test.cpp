@@ -2,6 +2,8 @@
 // Learning policies under events that the test reports by hand.
 #include <stateport/core/evict/eviction_policy.hpp>
 
+#include "plain_tenants.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
@@ -150,6 +152,72 @@ TEST_CASE("a state that gdsf keeps after a victim ranks above an equal one from 
   learner.kept({.index = 2, .has_state = true});
   CHECK(policy->key(leaf_with_state(1)) < policy->key(leaf_with_state(2)));
   learner.check_invariants();
+}
+
+TEST_CASE("for gdsf, victims of other tenants do not make the states of a tenant old") {
+  enum : std::uint32_t { quiet, flood, quiet_later, quiet_last };
+  test::PlainTenants tenants({0, 0.5});
+  tenants.account = {1, 0, 1, 1};
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
+  LearningPolicy& learner = *policy->learning();
+  learner.set_tenants(tenants);
+  learner.reserve(4);
+  const auto key = [&](std::uint32_t index) { return policy->key(leaf_with_state(index)); };
+  const auto key_among_tenants = [&](std::uint32_t index) { return policy->key_among_tenants(leaf_with_state(index)); };
+  learner.kept({.index = quiet, .has_state = true});
+  learner.kept({.index = flood, .has_state = true});
+  for (int i = 0; i < 10; ++i) {
+    learner.chosen(leaf_with_state(flood));
+    learner.removed(flood, LearningPolicy::no_heir);
+    learner.kept({.index = flood, .has_state = true});
+  }
+  learner.kept({.index = quiet_later, .has_state = true});
+  CHECK(key(quiet) == key(quiet_later));
+  CHECK(key(quiet) < key(flood));
+  CHECK(key_among_tenants(quiet) < key_among_tenants(quiet_later));
+  CHECK(key_among_tenants(quiet_later) == key_among_tenants(flood));
+  CHECK(key(flood) == key_among_tenants(flood));
+  learner.check_invariants();
+  // Its own victims do.
+  learner.chosen(leaf_with_state(quiet));
+  learner.kept({.index = quiet_last, .has_state = true});
+  CHECK(key(quiet_later) < key(quiet_last));
+  learner.check_invariants();
+  // Tenants with other accounts begin as one.
+  tenants.account[quiet_later] = 0;
+  ++tenants.times_changed;
+  learner.used(quiet_last);
+  CHECK(key(quiet_later) == key_among_tenants(quiet_later));
+  CHECK(key(quiet_last) == key_among_tenants(quiet_last));
+  learner.check_invariants();
+  learner.cleared();
+  learner.kept({.index = quiet, .has_state = true});
+  CHECK(key(quiet) == key_among_tenants(quiet));
+  learner.check_invariants();
+}
+
+TEST_CASE("a flood of prompts does not make hix forget the prompts of a tenant with a floor") {
+  for (const double floor : {0.0, 0.5}) {
+    CAPTURE(floor);
+    constexpr std::uint32_t prompts = 30, of_quiet = 4;
+    test::PlainTenants tenants({0, floor});
+    const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix, {.positions = 8});
+    LearningPolicy& learner = *policy->learning();
+    learner.set_tenants(tenants);
+    learner.reserve(prompts);
+    for (std::uint32_t index = 0; index < prompts; ++index) {
+      tenants.account.push_back(0);
+      learner.set_time(index);
+      for (int time = 0; time < 2; ++time) {  // the second time its tenant has a quota
+        learner.kept({.index = index, .has_state = true, .key = index + 1, .depth_blocks = 1, .prompt = {.blocks = 1}});
+        learner.removed(index, LearningPolicy::no_heir);
+        tenants.account[index] = index < of_quiet;
+      }
+    }
+    learner.check_invariants();
+    for (PositionKey key = 1; key <= of_quiet; ++key)
+      CHECK(learner.looked_up({.keys = {&key, 1}, .blocks = 1}).repeat == (floor > 0));
+  }
 }
 
 TEST_CASE("of several that are gone, hix lets their heir inherit the one used last, in whatever order they went") {

@@ -65,6 +65,21 @@ class VictimKey {
 
 class LearningPolicy;
 
+/// The tenants of a cache's candidates, where tenants have shares (TenantQuota). Tenants are known by the number of
+/// their account; all that have no quota have account 0.
+class CandidateTenants {
+ public:
+  [[nodiscard]] virtual std::size_t accounts() const noexcept = 0;
+  [[nodiscard]] virtual std::uint8_t account_of(std::uint32_t index) const noexcept = 0;
+  /// The part of all memory that is the floor of this account, from 0 to 1.
+  [[nodiscard]] virtual double floor_share(std::uint8_t account) const noexcept = 0;
+  /// Grows when tenants get other accounts.
+  [[nodiscard]] virtual std::uint64_t changes() const noexcept = 0;
+
+ protected:
+  ~CandidateTenants() = default;
+};
+
 /// How the keys of a policy behave. A cache chooses by it how it finds the smallest one (VictimStrategy).
 struct VictimTraits {
   /// The key depends on the last use alone.
@@ -93,6 +108,8 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual VictimKey key(const VictimFacts& facts) const noexcept = 0;
+  /// Where tenants have shares, key() ranks the candidates of one tenant, and this the first victims of all tenants.
+  [[nodiscard]] virtual VictimKey key_among_tenants(const VictimFacts& facts) const noexcept { return key(facts); }
   /// Must not change.
   [[nodiscard]] virtual VictimTraits traits() const noexcept { return {}; }
   /// This policy as one that learns; nullptr if it does not.
@@ -116,6 +133,8 @@ class LearningPolicy : public EvictionPolicy {
   /// True if the policy observes time and prompts: set_time(), looked_up(), and kept() with keys.
   [[nodiscard]] virtual bool observes_prompts() const noexcept { return false; }
 
+  /// Tenants have shares of the cache. Called before all that follows; `tenants` outlives the last call.
+  virtual void set_tenants(const CandidateTenants& /*tenants*/) {}
   /// Makes room for candidates with indices below `indices`.
   virtual void reserve(std::size_t /*indices*/) {}
   /// Time in seconds; never goes back.
@@ -159,7 +178,7 @@ void check_hint(const ReuseHint& hint);
 ///     slru     (hits >= 2, last use): nodes used once go before nodes used again
 /// Learning policies; a candidate without a state has rank 0 and goes first:
 ///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the key of the
-///              last victim
+///              last victim, where tenants have shares of the last one of the same tenant
 ///     hix      learned hazard index: (best hits per second) · (cost saved) / (bytes); see EvictionOptions
 enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, priority, mru, filo };
 
@@ -168,7 +187,8 @@ enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, prior
 /// Options of gdsf and hix. The other policies need none.
 struct EvictionOptions {
   ComputeCost benefit;  ///< the cost that a hit saves
-  /// hix: positions whose history is remembered, cached or not. 64 bytes each.
+  /// hix: positions whose history is remembered, cached or not. 64 bytes each, where tenants have shares 80. Of them
+  /// a tenant keeps as large a part as its floor is of the memory.
   std::size_t positions = 16384;
   /// hix: candidates drawn in turn for a victim, beside the best left over from before; -1: all are compared.
   std::int32_t samples = 24;
