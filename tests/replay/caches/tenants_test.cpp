@@ -78,6 +78,18 @@ TEST_CASE("a flood cannot take the floor of a quiet tenant, whatever the index a
   }
 }
 
+TEST_CASE("quotas that no tenant has change no hit") {
+  const Workload both = add_flood(made_up(WorkloadKind::agent, 100), 2);
+  for (const PolicyKind policy : {PolicyKind::slots_lru, PolicyKind::slots_gdsf, PolicyKind::slots_hix,
+                                  PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix}) {
+    CAPTURE(name(policy));
+    for (const std::int64_t memory : {4 * gib, 16 * gib}) {
+      const TenantRun with_quotas = serve_flooded(both, policy, memory, {.flood = 2});
+      CHECK(with_quotas.counts.hit_tokens == serve_flooded(both, policy, memory, {}).counts.hit_tokens);
+    }
+  }
+}
+
 TEST_CASE(
     "a floor above all the KV of a workload is all of it, and one that leaves no memory for a request is refused") {
   const Workload both = add_flood(made_up(WorkloadKind::chat, 20), times);
