@@ -116,7 +116,6 @@ class LedgerTenants : public CandidateTenants {
   explicit LedgerTenants(const TenantLedger& ledger) : accounts_(ledger) {}
   [[nodiscard]] std::size_t accounts() const noexcept final { return accounts_.size(); }
   [[nodiscard]] double floor_share(std::uint8_t account) const noexcept final { return accounts_.floor_share(account); }
-  [[nodiscard]] std::uint64_t changes() const noexcept final { return accounts_.changes(); }
 
  protected:
   ~LedgerTenants() = default;

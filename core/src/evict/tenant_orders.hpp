@@ -15,12 +15,10 @@
 namespace stateport::detail {
 
 /// The candidates of a VictimOrder where tenants have shares: one order for each account of the ledger. The next victim
-/// is the one with the smallest (turn, key among tenants, index) of the first victims of all accounts. The source also
-/// answers:
+/// is the one with the smallest (turn, key, index) of the first victims of all accounts. The source also answers:
 ///
 ///     TenantId tenant(std::uint32_t index) const;     // of a candidate that is offered
 ///     std::int64_t bytes(std::uint32_t index) const;  // that its eviction frees at most
-///     VictimKey key_among_tenants(std::uint32_t index) const;  // where it may differ from key()
 ///
 /// next: O(accounts) and the costs of their orders; O(capacity) after accounts have changed. Memory: an order of the
 /// whole capacity for each account.
@@ -75,8 +73,7 @@ class TenantOrders {
       if (ledger_.takeable_bytes(tenant) == 0) continue;
       const auto first = first_of(source, tenant);
       if (!first) continue;
-      const Ranked ranked{ledger_.turn(tenant, source.bytes(*first)), orders_[i].rank_among_tenants(source, *first),
-                          *first};
+      const Ranked ranked{ledger_.turn(tenant, source.bytes(*first)), orders_[i].rank(source, *first), *first};
       if (std::get<0>(ranked) != TenantLedger::Turn::never && (!best || ranked < *best)) best = ranked;
     }
     return best ? std::optional(std::get<2>(*best)) : std::nullopt;

@@ -18,9 +18,9 @@ namespace stateport {
 
 /// How the smallest key among the candidates is found.
 enum class VictimStrategy : std::uint8_t {
-  list,       ///< by last use: a list that is in order already
-  heap,       ///< by keys that only change when the candidate changes
-  draw,       ///< by keys that change with time: some candidates, drawn at random, are compared
+  list,  ///< by last use: a list that is in order already
+  heap,  ///< by keys that only change when the candidate changes
+  draw,  ///< by keys that change with time: some candidates, drawn at random, are compared
   of_tenants  ///< where tenants have shares: one of these for each (TenantOrders)
 };
 
@@ -61,7 +61,8 @@ template <class Recency = LazyRecency>
 class VictimOrder {
  public:
   /// `ledger`: tenants have shares. It must outlive this object.
-  explicit VictimOrder(const VictimTraits& traits = {.by_last_use = true}, const detail::TenantLedger* ledger = nullptr)
+  explicit VictimOrder(const VictimTraits& traits = {.by_last_use = true},
+                       const detail::TenantLedger* ledger = nullptr)
       : strategy_(strategy_of(traits)), keys_may_shrink_(traits.key_may_shrink && strategy_ == VictimStrategy::heap) {
     if (ledger != nullptr) {
       strategy_ = VictimStrategy::of_tenants;
@@ -152,14 +153,10 @@ class VictimOrder {
     return source.key(index) < source.key(other);
   }
 
-  /// The rank of a candidate among those of all tenants, smallest first. Strategy list: of a source with ticks.
+  /// The rank of a candidate, smallest first. Strategy list: of a source with ticks.
   template <class Source>
-  [[nodiscard]] VictimKey rank_among_tenants(const Source& source, std::uint32_t index) const noexcept {
-    if (strategy_ == VictimStrategy::list) return VictimKey(0, source.tick(index));
-    if constexpr (requires { source.key_among_tenants(index); })
-      return source.key_among_tenants(index);
-    else
-      return source.key(index);
+  [[nodiscard]] VictimKey rank(const Source& source, std::uint32_t index) const noexcept {
+    return strategy_ == VictimStrategy::list ? VictimKey(0, source.tick(index)) : source.key(index);
   }
 
   /// Writes the victims that would be next, one after the other, if nothing happened in between and no eviction made
@@ -218,9 +215,7 @@ class VictimOrder {
  private:
   using Tenants = detail::TenantOrders<VictimOrder<LazyRecency>>;
   template <class Source>
-  static constexpr bool has_tenants = requires(const Source& source) {
-    source.tenant(0U);
-  };
+  static constexpr bool has_tenants = requires(const Source& source) { source.tenant(0U); };
 
   // All but the list. Not inlined, so that a list, which needs few instructions, is.
   template <class Source>

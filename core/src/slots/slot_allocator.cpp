@@ -43,9 +43,6 @@ struct SlotAllocator::Books {
     bool spare_batch = false;  ///< the blocks of the batch keep their slots
     [[nodiscard]] bool eligible(std::uint32_t index) const;
     [[nodiscard]] VictimKey key(std::uint32_t index) const { return books.forest->key(index); }
-    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const {
-      return books.forest->key_among_tenants(index);
-    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
       return static_cast<std::uint64_t>(books.blocks.last_use_tick(block_of(index)));
     }

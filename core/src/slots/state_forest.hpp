@@ -32,9 +32,6 @@ class StateForest {
 
   [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
   [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return policy_->key(facts(index)); }
-  [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const noexcept {
-    return policy_->key_among_tenants(facts(index));
-  }
 
   /// The block got a slot.
   void store(BlockId block) noexcept;

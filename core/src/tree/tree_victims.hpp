@@ -129,9 +129,6 @@ class TreeVictims {
       return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.ranks_states());
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
-    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t index) const noexcept {
-      return victims.policy_.key_among_tenants(victims.facts(index));
-    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return node(index).tick; }
     [[nodiscard]] TenantId tenant(std::uint32_t index) const noexcept { return victims.tenant(index); }
     [[nodiscard]] std::int64_t bytes(std::uint32_t index) const noexcept { return victims.least_bytes(index); }
@@ -159,9 +156,6 @@ class TreeVictims {
       return has_owner(slot) && victims.pool_.lock_count(SlotId{static_cast<std::int32_t>(slot)}) == 0;
     }
     [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
-    [[nodiscard]] VictimKey key_among_tenants(std::uint32_t slot) const noexcept {
-      return victims.policy_.key_among_tenants(victims.facts(victims.owner(slot)));
-    }
     [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept {
       return victims.pool_.last_use_tick(SlotId{static_cast<std::int32_t>(slot)});
     }

@@ -154,48 +154,6 @@ TEST_CASE("a state that gdsf keeps after a victim ranks above an equal one from 
   learner.check_invariants();
 }
 
-TEST_CASE("for gdsf, victims of other tenants do not make the states of a tenant old") {
-  enum : std::uint32_t { quiet, flood, quiet_later, quiet_last };
-  test::PlainTenants tenants({0, 0.5});
-  tenants.account = {1, 0, 1, 1};
-  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
-  LearningPolicy& learner = *policy->learning();
-  learner.set_tenants(tenants);
-  learner.reserve(4);
-  const auto key = [&](std::uint32_t index) { return policy->key(leaf_with_state(index)); };
-  const auto key_among_tenants = [&](std::uint32_t index) { return policy->key_among_tenants(leaf_with_state(index)); };
-  learner.kept({.index = quiet, .has_state = true});
-  learner.kept({.index = flood, .has_state = true});
-  for (int i = 0; i < 10; ++i) {
-    learner.chosen(leaf_with_state(flood));
-    learner.removed(flood, LearningPolicy::no_heir);
-    learner.kept({.index = flood, .has_state = true});
-  }
-  learner.kept({.index = quiet_later, .has_state = true});
-  CHECK(key(quiet) == key(quiet_later));
-  CHECK(key(quiet) < key(flood));
-  CHECK(key_among_tenants(quiet) < key_among_tenants(quiet_later));
-  CHECK(key_among_tenants(quiet_later) == key_among_tenants(flood));
-  CHECK(key(flood) == key_among_tenants(flood));
-  learner.check_invariants();
-  // Its own victims do.
-  learner.chosen(leaf_with_state(quiet));
-  learner.kept({.index = quiet_last, .has_state = true});
-  CHECK(key(quiet_later) < key(quiet_last));
-  learner.check_invariants();
-  // Tenants with other accounts begin as one.
-  tenants.account[quiet_later] = 0;
-  ++tenants.times_changed;
-  learner.used(quiet_last);
-  CHECK(key(quiet_later) == key_among_tenants(quiet_later));
-  CHECK(key(quiet_last) == key_among_tenants(quiet_last));
-  learner.check_invariants();
-  learner.cleared();
-  learner.kept({.index = quiet, .has_state = true});
-  CHECK(key(quiet) == key_among_tenants(quiet));
-  learner.check_invariants();
-}
-
 TEST_CASE("a flood of prompts does not make hix forget the prompts of a tenant with a floor") {
   for (const double floor : {0.0, 0.5}) {
     CAPTURE(floor);

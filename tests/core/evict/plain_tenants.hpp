@@ -14,13 +14,11 @@ namespace stateport::test {
 struct PlainTenants final : CandidateTenants {
   std::vector<double> floor_shares;     ///< by account
   std::vector<std::uint8_t> account{};  ///< by candidate
-  std::uint64_t times_changed = 0;
 
   explicit PlainTenants(std::vector<double> floors) : floor_shares(std::move(floors)) {}
   [[nodiscard]] std::size_t accounts() const noexcept override { return floor_shares.size(); }
   [[nodiscard]] std::uint8_t account_of(std::uint32_t index) const noexcept override { return account.at(index); }
   [[nodiscard]] double floor_share(std::uint8_t of) const noexcept override { return floor_shares.at(of); }
-  [[nodiscard]] std::uint64_t changes() const noexcept override { return times_changed; }
 };
 
 }  // namespace stateport::test

@@ -35,8 +35,8 @@ typedef struct stateport_eviction_options {
   /// * from). From 0 to 1e100 each; both 0: tokens count, linear is 1.
   double benefit_linear;
   double benefit_quadratic;
-  uint64_t
-      positions;  ///< hix: whose history is remembered, cached or not: 64 bytes each (tenant_quotas: 80); 0: 16,384
+  /// hix: whose history is remembered, cached or not: 64 bytes each, with tenant_quotas 80; 0: 16,384
+  uint64_t positions;
 } stateport_eviction_options;
 
 /// The caller's knowledge about a prompt's future: hix then values the end of this prompt differently from others of

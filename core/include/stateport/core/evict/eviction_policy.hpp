@@ -73,8 +73,6 @@ class CandidateTenants {
   [[nodiscard]] virtual std::uint8_t account_of(std::uint32_t index) const noexcept = 0;
   /// The part of all memory that is the floor of this account, from 0 to 1.
   [[nodiscard]] virtual double floor_share(std::uint8_t account) const noexcept = 0;
-  /// Grows when tenants get other accounts.
-  [[nodiscard]] virtual std::uint64_t changes() const noexcept = 0;
 
  protected:
   ~CandidateTenants() = default;
@@ -108,8 +106,6 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual VictimKey key(const VictimFacts& facts) const noexcept = 0;
-  /// Where tenants have shares, key() ranks the candidates of one tenant, and this the first victims of all tenants.
-  [[nodiscard]] virtual VictimKey key_among_tenants(const VictimFacts& facts) const noexcept { return key(facts); }
   /// Must not change.
   [[nodiscard]] virtual VictimTraits traits() const noexcept { return {}; }
   /// This policy as one that learns; nullptr if it does not.
@@ -178,7 +174,7 @@ void check_hint(const ReuseHint& hint);
 ///     slru     (hits >= 2, last use): nodes used once go before nodes used again
 /// Learning policies; a candidate without a state has rank 0 and goes first:
 ///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the key of the
-///              last victim, where tenants have shares of the last one of the same tenant
+///              last victim
 ///     hix      learned hazard index: (best hits per second) · (cost saved) / (bytes); see EvictionOptions
 enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, priority, mru, filo };
 
