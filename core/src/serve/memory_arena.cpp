@@ -15,6 +15,10 @@ namespace {
 
 /// A lack that does not come again is forgotten after this number of decisions: its request may have ended.
 constexpr std::int32_t lack_decisions_max = 16;
+/// A pass may leave two checkpoints of a prompt: at the branch point and at its end.
+constexpr std::int32_t numbers_at_once = 2;
+/// Room that is made for prompts ahead of their passes, as a part of the memory.
+constexpr std::int64_t expected_part = 8;
 /// After this number of refused maps no more are asked for until memory was given back, or for as many decisions as
 /// follow: one extent may be at fault, but not two, and what else the system needs may end.
 constexpr std::int32_t refusals_max = 2;
@@ -56,8 +60,8 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   const auto numbers_in = [&](std::int64_t bytes) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(bytes / part.bytes_of(1), 1, std::max(numbers, 1)));
   };
-  part.low = numbers_in(headroom_bytes_ / 4);
-  part.wanted = numbers_in(headroom_bytes_ / 2);
+  part.low = std::max(numbers_in(headroom_bytes_ / 4), std::min(numbers_at_once, numbers));
+  part.wanted = std::max(numbers_in(headroom_bytes_ / 2), part.low);
   return part;
 }
 
@@ -108,12 +112,21 @@ void MemoryArena::note_lack(MemoryPart name, std::int32_t numbers) noexcept {
   part.lack_age = 0;
 }
 
+void MemoryArena::expect_kv(std::int64_t blocks) noexcept {
+  Part& kv = parts_[index_of(MemoryPart::kv)];
+  const std::int64_t most = std::min<std::int64_t>(bytes_ / expected_part / kv.bytes_of(1), kv.numbers);
+  kv.expected = static_cast<std::int32_t>(std::min(blocks, most));
+}
+
 /// If a request has no room, the numbers that are free in that part are no help: they were not enough. Extents are
 /// given as a whole.
 void MemoryArena::make_room(std::optional<MemoryPart> without_room) {
   const auto is_there = [&] {
     std::int64_t wanted = headroom_bytes_;
-    if (without_room) {
+    if (!without_room) {
+      const auto& [kv, states] = parts_;
+      wanted = std::max(wanted, kv.bytes_of(kv.expected) + states.bytes_of(states.low));
+    } else {
       const Part& part = parts_[index_of(*without_room)];
       const Part& other = parts_[1 - index_of(*without_room)];
       const std::int64_t of_part = part.bytes_of(std::int64_t{index_.free_numbers(part.name)} + part.lack);
@@ -129,7 +142,8 @@ void MemoryArena::make_room(std::optional<MemoryPart> without_room) {
 std::int32_t MemoryArena::missing_extents(const Part& part) const noexcept {
   const std::int64_t coming = std::int64_t{part.count(Extent::mapping)} * part.shape.count;
   const std::int64_t free = index_.free_numbers(part.name) + coming;
-  const std::int64_t numbers = std::max<std::int64_t>(part.lack, free < part.low ? part.wanted - free : 0);
+  const std::int64_t numbers =
+      std::max<std::int64_t>(part.lack, free < part.kept() ? std::max(part.wanted, part.expected) - free : 0);
   const std::int64_t extents = ceil_div(numbers, std::int64_t{part.shape.count});
   return static_cast<std::int32_t>(std::min<std::int64_t>(extents, part.count(Extent::unmapped)));
 }
@@ -163,7 +177,7 @@ void MemoryArena::balance(std::optional<MemoryPart> without_room) {
     if (without_room)
       give_to_request(other, bytes - coming);
     else
-      give(other, bytes - coming, other.low);
+      give(other, bytes - coming, other.kept());
   }
 }
 

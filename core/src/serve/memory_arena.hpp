@@ -7,6 +7,7 @@
 #include "serve/elastic_index.hpp"
 #include "serve/tenant_marks.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +27,9 @@ namespace stateport::detail {
 /// An extent counts against the arena's bytes but where it is unmapped. The headroom is memory that no content has: the
 /// arena evicts until there is that much, and gives a part that is short the extents that the other part can spare. So
 /// the eviction policy alone decides what is evicted, and memory follows. A part is short if less than a quarter of the
-/// headroom is free in it, and gets extents until half of it is free there; or if it had to evict its own content at
-/// once, and gets as much as was missing.
+/// headroom is free in it, or fewer than two numbers, and gets extents until half of it is free there; or if it had to
+/// evict its own content at once, and gets as much as was missing. KV is also short if less is free than the prompts of
+/// the last pass have yet to take: an extent needs two passes to come.
 class MemoryArena final : public CacheArena {
  public:
   /// Closes the numbers of all extents that are not mapped at the start. `marks` may be null: tenants share memory as
@@ -43,6 +45,9 @@ class MemoryArena final : public CacheArena {
   /// A request found so few free numbers that this many more were needed: content of the part was evicted for it, or
   /// the request has no room.
   void note_lack(MemoryPart part, std::int32_t numbers) noexcept;
+  /// The prompts of the last pass have yet to take this many blocks of KV. Room is made for them, in at most an eighth
+  /// of the memory.
+  void expect_kv(std::int64_t blocks) noexcept;
   /// Evicts until the headroom is there, or requests hold all content.
   void make_room(std::optional<MemoryPart> without_room = std::nullopt);
   /// The same, and decides moves. `without_room`: a request found no room there. Then checkpoints of running requests
@@ -70,10 +75,11 @@ class MemoryArena final : public CacheArena {
     std::vector<Extent> extents;
     std::array<std::int32_t, 4> in_state = {};  ///< extents, by Extent
     std::int32_t least = 0;                     ///< extents that stay mapped
-    std::int32_t low = 0;                       ///< numbers; fewer free ones are too few
+    std::int32_t low = 0;                       ///< numbers; fewer free ones are always too few
     std::int32_t next_to_map = 0;               ///< the extent that is looked at next
     std::int32_t next_to_give = 0;              ///< the same
     std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
+    std::int32_t expected = 0;                  ///< numbers; see expect_kv()
     std::int32_t lack = 0;                      ///< numbers that the part is to get beside
     std::int32_t lack_age = 0;                  ///< decisions since it was noted
 
@@ -91,6 +97,8 @@ class MemoryArena final : public CacheArena {
       return std::cmp_less(extent + 1, extents.size()) ? extent + 1 : 0;
     }
     [[nodiscard]] std::int64_t bytes_of(std::int64_t many) const noexcept { return many * shape.bytes / shape.count; }
+    /// Fewer free numbers are too few.
+    [[nodiscard]] std::int32_t kept() const noexcept { return std::max(low, expected); }
   };
 
   struct Decided {

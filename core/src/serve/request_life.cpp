@@ -37,6 +37,18 @@ void count_breakpoints(RequestBook& book, const RequestIndex& index, const RowPl
   }
 }
 
+/// Blocks of KV that the prompts of the pass have yet to take.
+std::int64_t expected_blocks(const RequestBook& book, const Pass& pass) {
+  std::int64_t blocks = 0;
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    if (!pass.runs(i)) continue;
+    const RequestRecord& record = book.record(pass.rows[i].request);
+    const std::int64_t missing = record.prompt_tokens - std::ssize(record.kv.ids) * record.kv.tokens_per_id;
+    blocks += ceil_div(std::max<std::int64_t>(missing, 0), std::int64_t{book.options.block_size_tokens});
+  }
+  return blocks;
+}
+
 /// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
 void move_memory(RequestBook& book, MemoryArena& arena, std::optional<MemoryPart> without_room = std::nullopt) {
   book.ask_for_nobody();
@@ -309,6 +321,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
     if (const RequestId id = pass.rows[i].request;
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
       tiers_->report_prompt(id, book_.now_s);
+  if (arena_) arena_->expect_kv(expected_blocks(book_, pass));
   book_.passes.pop_oldest();
   if (book_.checks) book_.checks->set_pass(0);
   lookups_.commit();

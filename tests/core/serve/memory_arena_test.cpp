@@ -377,6 +377,59 @@ TEST_CASE("a row without room evicts no more states than it needs the memory of"
   }
 }
 
+namespace {
+
+/// States that are evicted while a prompt of 20 blocks is computed, four blocks a pass, in a cache full of prompts of
+/// one block and one state.
+std::int64_t evicted_by_long_prompt(RequestCacheOptions options) {
+  options.max_request_tokens = 96;
+  slots(options).placement = CheckpointPlacement::last;
+  ArenaServer server(options);
+  for (std::int32_t name = 100; name < 200; ++name) server.serve(repeated(name, block + 1));
+  RequestCache& cache = server.cache();
+  const std::int64_t before = cache.usage().evicted_states;
+  const auto tokens = repeated(1, 20 * block);
+  const auto started = cache.start({.tokens = tokens});
+  REQUIRE(started);
+  for (int pass = 0; pass < 5; ++pass) {
+    const PassRow row{.request = started->request, .tokens = 4 * block};
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows_without_room == 0);
+    settle_all(cache, plan.memory);
+    const std::int32_t none = 0;
+    settle_all(cache, cache.commit(plan.pass, {&none, 1}, {}).memory);
+    cache.check_invariants();
+  }
+  cache.finish(started->request);
+  return cache.usage().evicted_states - before;
+}
+
+}  // namespace
+
+TEST_CASE("memory comes to KV before the passes of a long prompt need it") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    CHECK(evicted_by_long_prompt(arena_options(index)) <= 11);
+  }
+}
+
+TEST_CASE("a prompt that leaves two checkpoints finds memory for both") {
+  RequestCacheOptions options = arena_options(Combination::hash_slots);
+  options.max_request_tokens = 96;
+  options.kv_tokens = std::int64_t{block} * 200;
+  slots(options).placement = CheckpointPlacement::branch;
+  slots(options).arena.bytes = 200 * 40;
+  ArenaServer server(options);
+  for (std::int32_t name = 1; name <= 40; ++name) server.serve(repeated(name, 20 * block + 1));
+  for (int again = 0; again < 3; ++again) server.serve(repeated(40, 20 * block + 1));  // memory moves meanwhile
+  const CacheUsage before = server.cache().usage();
+  std::vector<Token> branch = repeated(40, 19 * block);
+  branch.resize(20 * block + 1, 1000);
+  server.serve(branch);
+  CHECK(server.cache().usage().states == before.states + 2);
+  CHECK(server.cache().usage().evicted_states == before.evicted_states);
+}
+
 TEST_CASE("memory that the system refused for a while comes back") {
   for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));

@@ -40,7 +40,8 @@ enum class CheckpointPlacement : std::uint8_t {
 /// them (kv_tokens, checkpoints): as much as `bytes` can hold, if one part may take all of it.
 ///
 /// The cache keeps a 64th of the memory free (at least two extents of each part), evicts by worth whatever is worth the
-/// least, as with budget_bytes, and moves free extents to the part that is short of them. Extents that hold KV of a
+/// least, as with budget_bytes, and moves free extents to the part that is short of them. For the rest of the prompts
+/// that the last pass computed it makes room ahead, in at most an eighth of the memory. Extents that hold KV of a
 /// running request stay where they are, and so do those that hold its state: without separate_checkpoints a tree had
 /// better have extents of one slot. A row of a pass that finds no room may find it once the moves of that answer are
 /// settled.
