@@ -164,7 +164,10 @@ def test_the_catalogue_knows_how_its_models_are_shared() -> None:
         whole = StateSpec.find(name)
         assert model.spec().fingerprint == whole.fingerprint
         half = model.spec(Shard(0, 1 + max(tensor.layer for tensor in whole), 1, 2))
-        assert whole.slot_bytes <= 2 * half.slot_bytes <= whole.slot_bytes * 1.1
+        if name == "zaya1-8b":  # each rank has its states whole: no engine shares them yet
+            assert half.slot_bytes == whole.slot_bytes
+        else:
+            assert whole.slot_bytes <= 2 * half.slot_bytes <= whole.slot_bytes * 1.1
         assert model.fingerprint == ModelLayout.find(name, conv_layout="ds").fingerprint
 
 
