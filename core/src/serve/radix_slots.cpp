@@ -81,6 +81,7 @@ bool RadixSlots::fork(RequestId id, RequestId point, bool takes_over) {
   Request& from = requests_[point.index()];
   if (takes_over) {
     std::swap(request, from);
+    request.decoded.reset();  // its prompt may leave later checkpoints, and hold those
     kv_.fork(id, point, true);
     return true;
   }

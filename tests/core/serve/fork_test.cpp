@@ -346,6 +346,34 @@ TEST_CASE("a fork with a prompt of its own leaves checkpoints that later prompts
   }
 }
 
+TEST_CASE("a fork that takes over leaves alone a checkpoint that another request holds") {
+  RequestCacheOptions options = cache_for_forks(Combination::tree_slots);
+  test::slots(options).placement = CheckpointPlacement::every;
+  test::slots(options).scan_alignment_tokens = 4;
+  Forks forks(options);
+  const RequestId point = forks.start(counting(6));
+  forks.run_prompt(point);
+  while (forks.cache->computed(point) < 8) forks.step({point});
+  Tokens with_checkpoint = forks.tokens.at(point);
+  with_checkpoint.resize(8);
+  const Tokens own = counting(14, 700);
+  std::array<RequestId, 1> fork;
+  REQUIRE(forks.cache->fork(point, own, fork));
+  forks.cache->finish(point);
+  forks.tokens[fork[0]] = with_checkpoint;
+  forks.tokens[fork[0]].insert(forks.tokens[fork[0]].end(), own.begin(), own.end());
+  forks.step({fork[0]});
+  with_checkpoint.push_back(900);
+  const RequestId holder = forks.start(with_checkpoint);
+  for (Token first = 1000; first <= 1500; first += 100) {
+    const RequestId other = forks.start(counting(31, first));
+    forks.run_prompt(other);
+    if (first < 1500) forks.cache->finish(other);  // the last one takes the last free slot
+  }
+  while (forks.cache->computed(fork[0]) < 24) forks.step({fork[0]});
+  forks.step({holder});
+}
+
 TEST_CASE("a fork has the weights, the tenant and the hint of its request") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
