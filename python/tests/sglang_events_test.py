@@ -197,7 +197,7 @@ def test_what_cannot_be_joined_is_not_announced(adapter: Any) -> None:
     pairs.token_ids = [(token, token + 1) for token in pairs.token_ids]
     parts = stored((1, 2))
     parts.block_size = PAGE - 1
-    events.heard([other, pairs, parts, stored((1, 2, 3), 2), BlockRemoved()])
+    events.heard([other, pairs, parts, BlockStored([], None, [], PAGE), stored((1, 2, 3), 2), BlockRemoved()])
     show(adapter, events, (1, 2))
     show(adapter, events, (1, 2), extra_key="key")
     events.wait()
@@ -267,6 +267,19 @@ def test_names_are_bounded_and_a_full_queue_loses_hints_alone(adapter: Any, monk
     show(adapter, events, (1, 2))  # behind a gap: all before is forgotten
     events.wait()
     assert len(router.held) == 2
+    events.close()
+
+
+def test_a_prefix_of_many_prompts_stays_known(adapter: Any) -> None:
+    router = Router()
+    events = open_events(adapter, router, pages_max=4)
+    events.heard([stored((1, 2))])
+    show(adapter, events, (1, 2))
+    for page in range(10, 30):
+        events.heard([stored((1, 2, page), 2)])
+    show(adapter, events, (1, 2, 29))
+    events.wait()
+    assert len(events._pages) == 8 and {name for name, _ in router.held} == set(said((1, 2, 29)))
     events.close()
 
 

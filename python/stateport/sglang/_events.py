@@ -173,11 +173,13 @@ class TierEvents:
     def _name(self, event: Any) -> None:
         """Of pages that follow one another, whole ones, of tokens (EAGLE's pages are of pairs)."""
         names, tokens, size = event.block_hashes, event.token_ids, self._page
-        if event.block_size != size or len(tokens) != len(names) * size or not isinstance(tokens[0], int):
+        if not names or event.block_size != size or len(tokens) != len(names) * size or not isinstance(tokens[0], int):
             return
         salt, parent = event.cache_salt, event.parent_block_hash
         before = None if parent is None else self._pages.get(parent)
-        if parent is not None and before is None:
+        if before is not None:
+            self._pages.move_to_end(parent)  # a prefix of many prompts stays known
+        elif parent is not None:
             return
         last, last_event = (before.name, before.event_name) if before else (
             self._hashes.namespace_seed(None, salt),
