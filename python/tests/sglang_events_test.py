@@ -283,6 +283,19 @@ def test_a_prefix_of_many_prompts_stays_known(adapter: Any) -> None:
     events.close()
 
 
+def test_tiers_that_are_closed_announce_that_all_is_gone_and_hear_no_more(adapter: Any) -> None:
+    router = Router()
+    events = open_events(adapter, router)
+    events.heard([stored((1, 2))])
+    show(adapter, events, (1, 2))
+    events.wait()
+    assert len(router.held) == 2
+    events.close()
+    assert router.held == {}
+    events.heard([stored((1, 2, 3), 2)])
+    assert events._queue.qsize() == 0
+
+
 def test_a_publisher_that_fails_stops_nobody(adapter: Any, caplog: pytest.LogCaptureFixture) -> None:
     events = open_events(adapter)
     events.begin(lambda _: 1 // 0)  # type: ignore[arg-type, return-value]
@@ -292,6 +305,42 @@ def test_a_publisher_that_fails_stops_nobody(adapter: Any, caplog: pytest.LogCap
     show(adapter, events, (1, 2))
     events.close()
     assert "announced no more" in caplog.text
+
+
+def test_a_storage_that_is_attached_anew_is_published(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sent:
+        def __init__(self, rank: int) -> None:
+            self.router = Router()
+
+        def publish(self, batch: Any) -> None:
+            self.router.hear([event for event in batch.events if isinstance(event, dict)])
+
+        def shutdown(self) -> None:
+            pass
+
+    none = types.SimpleNamespace
+    for name, module in {
+            "disaggregation.kv_events": none(
+                EventPublisherFactory=none(register_publisher=lambda name, publisher: None), ZmqEventPublisher=Sent,
+                KVEventBatch=none, KVEventsConfig=none(from_cli=lambda text: none(publisher=text)),
+                is_kv_publisher_rank=bool, kv_event_namespace_seed=None, namespaced_block_hash=None),
+            "mem_cache.utils": none(get_hash_str=lambda tokens, before, page_size: of_pages(tokens, before, page_size),
+                                    hash_str_to_int64=as_int64, storage_namespace_seed=seed_of),
+            "runtime_context": none(get_observability=lambda: none(kv_events_config="stateport"))}.items():
+        monkeypatch.setitem(sys.modules, f"sglang.srt.{name}", module)
+    ours = importlib.import_module("stateport.sglang._publisher")
+    first = ours.open_events(PAGE, 1, 1000, 0)
+    publisher = ours.StateportPublisher(0)
+    for tiers in (first, None):
+        if tiers is None:
+            tiers = ours.open_events(PAGE, 1, 1000, 0)
+        publisher.publish(none(events=[stored((1, 2))]))
+        show(adapter, tiers, (1, 2))
+        tiers.wait()
+        assert len(publisher.router.held) == 2
+        tiers.close()
+        assert publisher.router.held == {}
+    publisher.shutdown()
 
 
 def test_the_option_is_true_or_false(adapter: Any) -> None:

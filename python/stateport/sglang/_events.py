@@ -75,7 +75,7 @@ class TierEvents:
         self._sequence = 0
         self._order = threading.Lock()  # of sequence numbers in the queue
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_WAITING_MAX)
-        self._has_lost = self._has_failed = False
+        self._has_lost = self._has_ended = False
         self._thread: threading.Thread | None = None
         self._publish: Callable[[list[dict[str, Any]]], None] = lambda _: None
 
@@ -114,11 +114,14 @@ class TierEvents:
             pass
 
     def close(self) -> None:
-        """Publishes the queue. Closing it twice is fine."""
-        if self._thread is not None:
+        """Publishes the queue, and that all contents are gone: a storage may be detached from an engine that goes on.
+        What comes later is ignored. Closing it twice is fine."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self.clear()
             self._put(None)
-            self._thread.join()
-            self._thread = None
+            thread.join()
+        self._has_ended = True
 
     def _change(self, kind: int, keys: Records, medium: int) -> None:
         events = np.zeros(len(keys), CACHE_EVENT)
@@ -133,7 +136,7 @@ class TierEvents:
 
     def _put(self, step: Callable[[], None] | None) -> None:
         """step: None: the last one, for which there is always room."""
-        if self._has_failed:
+        if self._has_ended:
             return
         try:
             self._queue.put(step, block=step is None)
@@ -152,7 +155,7 @@ class TierEvents:
                     self._publish(events)
         except Exception:
             logger.exception("stateport: contents of tiers are announced no more")
-            self._has_failed = True
+            self._has_ended = True
             with contextlib.suppress(queue.Empty):  # nobody waits for room
                 while True:
                     self._queue.get_nowait()

@@ -24,6 +24,7 @@ from stateport.sglang._events import Hashes, TierEvents
 
 NAME = "stateport"
 _latest: list[TierEvents] = []  # of this process, which SGLang makes before its publisher
+_publishers: list[StateportPublisher] = []  # of this process, while it is open
 
 
 class StateportPublisher(ZmqEventPublisher):  # type: ignore[misc]
@@ -31,8 +32,13 @@ class StateportPublisher(ZmqEventPublisher):  # type: ignore[misc]
 
     def __init__(self, attn_dp_rank: int, **options: Any) -> None:
         super().__init__(attn_dp_rank, **options)
-        self._tiers = _latest[-1]
-        self._tiers.begin(self._tell)
+        self.follow(_latest[-1])
+        _publishers[:] = [self]
+
+    def follow(self, tiers: TierEvents) -> None:
+        """Publishes the contents of these tiers from now on. Those before them were closed."""
+        self._tiers = tiers
+        tiers.begin(self._tell)
 
     def publish(self, events: Any) -> None:
         super().publish(events)
@@ -42,6 +48,7 @@ class StateportPublisher(ZmqEventPublisher):  # type: ignore[misc]
         super().publish(KVEventBatch(ts=time.time(), events=events))
 
     def shutdown(self) -> None:
+        _publishers.clear()
         self._tiers.close()
         super().shutdown()
 
@@ -63,6 +70,8 @@ def open_events(page_tokens: int, state_groups: int, pages_max: int, hash_seed: 
             extra_key=None, cache_salt=salt)),
         lambda seed: hashlib.sha256(seed).hexdigest())
     _latest[:] = [TierEvents(page_tokens, state_groups, pages_max, hash_seed, hashes)]
+    for publisher in _publishers:  # a storage that is attached while SGLang serves
+        publisher.follow(_latest[0])
     return _latest[0]
 
 
