@@ -63,6 +63,18 @@ def test_the_linker_counts_into_the_registry_that_sglang_has() -> None:
     check(client.REGISTRY.get_sample_value)
 
 
+def test_a_storage_that_is_attached_anew_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = client.CollectorRegistry()
+    for name in ("Counter", "Gauge", "Histogram"):
+        monkeypatch.setattr(client, name, functools.partial(getattr(client, name), registry=registry))
+    module = load()
+    for file_bytes in (10, 20):
+        module.open_metrics(True, "m", 3, {"host": 0, "file": file_bytes}).count_end("load", "done")
+    assert registry.get_sample_value("sglang:stateport_capacity_bytes", {**LABELS, "tier": "file"}) == 20
+    assert registry.get_sample_value("sglang:stateport_transfers_total", {
+        **LABELS, "kind": "load", "status": "done"}) == 2
+
+
 def test_they_have_every_metric_of_the_board() -> None:
     registry = client.CollectorRegistry()
     kinds = types.SimpleNamespace(**{name: functools.partial(getattr(client, name), registry=registry)

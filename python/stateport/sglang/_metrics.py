@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +24,6 @@ class TierMetrics:
     def __init__(self, labels: Mapping[str, str], capacity: Mapping[str, int], client: Any) -> None:
         """capacity: bytes by tier; 0: there is no such tier. client: the module prometheus_client."""
         names = list(labels)
-        self._labels = dict(labels)
 
         def gauge(name: str, text: str) -> Any:
             return client.Gauge(f"sglang:stateport_{name}", text, [*names, "tier"], multiprocess_mode="mostrecent")
@@ -36,10 +36,20 @@ class TierMetrics:
                                          "to its end", [*names, "kind"], buckets=_SECONDS)
         self._images = gauge("images", "Images that lie in the tier")
         self._image_bytes = gauge("image_bytes", "Bytes of these images")
+        self._room = gauge("capacity_bytes", "Bytes that there is room for")
+        self._begin(labels, capacity)
+
+    def _begin(self, labels: Mapping[str, str], capacity: Mapping[str, int]) -> None:
+        self._labels = dict(labels)
         self._tiers = [tier for tier in _TIERS if capacity[tier]]
-        room = gauge("capacity_bytes", "Bytes that there is room for")
         for tier in self._tiers:
-            room.labels(**self._labels, tier=tier).set(capacity[tier])
+            self._room.labels(**self._labels, tier=tier).set(capacity[tier])
+
+    def again(self, labels: Mapping[str, str], capacity: Mapping[str, int]) -> TierMetrics:
+        """For tiers that this process opens later: a registry takes each metric once."""
+        later = copy.copy(self)
+        later._begin(labels, capacity)
+        return later
 
     def count_end(self, kind: str, status: str) -> None:
         self._transfers.labels(**self._labels, kind=kind, status=status).inc()
@@ -58,6 +68,9 @@ class TierMetrics:
             self._image_bytes.labels(**self._labels, tier=tier).set(size)
 
 
+_opened: list[TierMetrics] = []  # the first of this process
+
+
 def make_metrics(server_args: Any, rank: int, capacity: Mapping[str, int]) -> TierMetrics | None:
     """None: SGLang has no metrics, or the client of Prometheus is not installed."""
     name = getattr(server_args, "served_model_name", None) or getattr(server_args, "model_path", "")
@@ -73,4 +86,8 @@ def open_metrics(are_enabled: bool, model: str, rank: int, capacity: Mapping[str
     except ImportError:
         logger.warning("stateport: prometheus_client is not installed: SGLang's tiers have no metrics")
         return None
-    return TierMetrics({"model_name": model, "tp_rank": str(rank)}, capacity, prometheus_client)
+    labels = {"model_name": model, "tp_rank": str(rank)}
+    if _opened:
+        return _opened[0].again(labels, capacity)
+    _opened.append(TierMetrics(labels, capacity, prometheus_client))
+    return _opened[0]
