@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A remote tier that is short of memory: every request is answered once.
+#include <stateport/core/serve/request_cache.hpp>
 #include <stateport/tiers/in_process_store.hpp>
 #include <stateport/tiers/remote_tier.hpp>
 
@@ -20,6 +21,7 @@
 #include <vector>
 
 using namespace stateport;
+using stateport::test::fail_each_allocation;
 using stateport::test::fail_heap_allocation;
 using stateport::test::heap_allocations;
 
@@ -140,4 +142,25 @@ TEST_CASE("each request to a remote tier is answered once, whichever of its allo
       if (!failed) break;
       CHECK(n < 10000);
     }
+}
+
+TEST_CASE("an exchange of records that finds no memory has not begun") {
+  const auto cache = make_request_cache({.layout = SlotLayout{.layout_fingerprint = 1, .checkpoints = 1},
+                                         .max_requests = 1,
+                                         .max_request_tokens = 8,
+                                         .block_size_tokens = 4,
+                                         .kv_tokens = 8});
+  cache->epochs().forget({}, ForgetBy::all);
+  const auto objects = std::make_shared<InProcessObjects>(plenty);
+  InProcessStore store(objects);
+  RemoteTier tier(store, {small_set()});
+  std::optional<TransferStatus> status;
+  const std::uint64_t failures =
+      fail_each_allocation([&](std::uint64_t) { status = tier.share_forgotten(cache->epochs()); },
+                           [&](std::uint64_t) { CHECK_FALSE(status); });
+  CHECK(failures > 0);
+  std::array<Completion, 1> none;
+  CHECK(tier.poll(none) == 0);
+  CHECK(tier.share_forgotten(cache->epochs()) == TransferStatus::done);
+  CHECK(objects->keys().size() == 2);
 }

@@ -187,13 +187,13 @@ class RemoteTier::Impl {
     share_.known.clear();
     for (const ForgetRecord& record : epochs.forgotten()) share_.known.add(record);
     tiers::RemoteRequests::Batch one;
-    one.push_back(std::make_unique<tiers::ForgetRequest>(sets_.front().options().model, share_));
     share_.state = ForgetShare::State::under_way;
     const auto give_up = [&] {
       one.clear();
       share_.state = ForgetShare::State::idle;
     };
     try {
+      one.push_back(std::make_unique<tiers::ForgetRequest>(sets_.front().options().model, share_));
       if (!store_.requests_->add(one)) give_up();
     } catch (const std::bad_alloc&) {
       give_up();
