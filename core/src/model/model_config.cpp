@@ -188,11 +188,15 @@ LayerStates windows_of_kv(const ModelConfig& config, const LayerCounts& counts, 
                       {.type = config.type, .shape = {kv.heads, window - 1, kv.size}}, kv.heads);
 }
 
+void add_states(ModelInfo& model, const LayerStates& states) {
+  *std::ranges::find(model.more, 0, &LayerStates::layers) = states;
+}
+
 /// The model with its windows, if the config says their size.
 ModelInfo with_windows(ModelInfo model, const ModelConfig& config, const LayerCounts& counts) {
   if (counts.windows == 0 || !config.object.has("sliding_window")) return model;
   const KvHeads kv = kv_heads(config.object);
-  *std::ranges::find(model.more, 0, &LayerStates::layers) = windows_of_kv(config, counts, "sliding_window", kv);
+  add_states(model, windows_of_kv(config, counts, "sliding_window", kv));
   model.kv_bytes_per_token = kv_of(counts, kv);
   return model;
 }
@@ -265,8 +269,8 @@ ModelInfo read_qwen4_exp(const ModelConfig& config) {
   const std::int64_t tokens = object.number("ngram_size", 2, config_kernel_max);
   const std::int64_t window = (object.number("ple_conv_kernel_size", 2, config_kernel_max) - 1) * tokens;
   const std::int64_t channels = object.number("hc_count") * object.number("hidden_size");
-  model.more = {convolutions(0, layers, 1, {window, channels, config.type}),
-                convolutions(0, layers, 1, {tokens - 1, sizeof(std::int64_t), ElementType::int8})};
+  add_states(model, convolutions(0, layers, 1, {window, channels, config.type}));
+  add_states(model, convolutions(0, layers, 1, {tokens - 1, sizeof(std::int64_t), ElementType::int8}));
   return model;
 }
 

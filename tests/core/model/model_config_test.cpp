@@ -302,6 +302,19 @@ TEST_CASE("a config may say the same in another form") {
   CHECK(bamba.kv_bytes_per_token == 12288u);
 }
 
+TEST_CASE("windows of KV stay beside the states of n-grams") {
+  ordered_json config = config_of("qwen3.8-flash-next");
+  ordered_json& text = config["text_config"];
+  for (int layer = 0; layer < 48; ++layer)
+    text["layer_types"].push_back(layer % 2 == 0 ? "linear_attention" : "sliding_attention");
+  text["sliding_window"] = 8;
+  const std::size_t both = models::spec(models::from_config(config.dump())).slot_bytes();
+  text.erase("ple_layer_ids");
+  const std::size_t windows = models::spec(models::from_config(config.dump())).slot_bytes();
+  const std::size_t ngrams = 9 * 10240 * 2 + 2 * 8;
+  CHECK(both == windows + ngrams);
+}
+
 TEST_CASE("a config with Infinity is read, and one with it in a name is left as it is") {
   CHECK(config_text("nemotron-h-56b").find("Infinity") != std::string::npos);
   std::string text = config_text("lfm2.5-350m");
