@@ -140,11 +140,13 @@ OpenedPrompt HashSlots::take_hit(RequestId id, const BlockMatch& match) {
   for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
   Request& request = requests_[id.index()];
   const SlotId before = request.pinned;
+  const std::int64_t reused_before = before.valid() ? book_.opened_of(id).reused_tokens : 0;
   request.pinned = match.state ? allocator_.pin(match.state->block) : SlotId{};
   if (before.valid()) allocator_.unpin(before);
   request.known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens;
   if (request.pinned.valid() && request.pinned != before) {
-    book_.note_reuse(id, request.pinned);
+    // A state that was withdrawn may have been made anew: the request has its hit already.
+    if (match.skip_tokens > reused_before) book_.note_reuse(id, request.pinned);
     book_.note_shared_state(id, 0, request.pinned);
   }
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};

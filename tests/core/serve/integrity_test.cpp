@@ -451,6 +451,29 @@ TEST_CASE("withdrawn checkpoints do not count as evicted") {
   }
 }
 
+TEST_CASE("a refresh that finds a withdrawn checkpoint made anew counts no second hit") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(checked_cache(index));
+    const auto withdraw = [&](const StateFault& fault) { CHECK(cache->integrity()->withdraw({&fault, 1}) == 1); };
+    const StateFault first = changed(serve_checked(*cache, counting(33)).back());
+    const CheckedPrompt longer = counting(49);
+    const RequestId waiting = cache->start({.tokens = longer}).value().request;
+    REQUIRE(cache->computed(waiting) == 32);
+    const SlotId withdrawn = cache->places(waiting, 0).state;
+    withdraw(first);
+    CHECK(!serve_checked(*cache, counting(33)).empty());
+    withdraw(changed(serve_checked(*cache, counting(41)).back()));  // its KV stays: the refresh finds more
+    const std::int64_t ages = cache->stats().reuse_ages.total();
+    const std::optional<StartedRequest> more = cache->refresh(waiting);
+    REQUIRE(more);
+    CHECK(more->reused_tokens == 32);
+    CHECK(cache->places(waiting, 0).state != withdrawn);
+    CHECK(cache->stats().reuse_ages.total() == ages);
+    cache->check_invariants();
+  }
+}
+
 TEST_CASE("a checkpoint whose key names another one by now is not there to be withdrawn") {
   const auto cache = make_request_cache(checked_cache(Combination::hash_slots));
   std::vector<StateFault> first;
