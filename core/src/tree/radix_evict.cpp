@@ -199,8 +199,9 @@ void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result,
     if (!leaf || learning_ == nullptr || !learning_->observes_prompts()) continue;
     // A policy that learns from prompts counts the KV above a leaf, up to the next fork or state, as the leaf's.
     const auto goes_whole = [&](std::uint32_t node) {
+      if (options_.owners == nullptr) return true;
       const std::int64_t freed_bytes = options_.memory.of(result.tokens, result.states);
-      return options_.owners == nullptr || victims_.takeable_pages(node, freed_bytes) == nodes_[node].pages;
+      return victims_.takeable_pages(node, freed_bytes) == nodes_[node].pages;
     };
     while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0 && goes_whole(above))
       remove_leaf(std::exchange(above, nodes_[above].parent), freed, result);
