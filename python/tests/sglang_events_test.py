@@ -153,6 +153,17 @@ def show(adapter: Any, events: Any, prompt: Prompt, medium: int = 2, **more: Any
     events.stored(keys_of(adapter, prompt, "state", **more)[-1:], medium)
 
 
+def announced(adapter: Any, seed: int = 0) -> tuple[Router, Any]:
+    """Files have two pages that SGLang announced."""
+    router = Router()
+    events = open_events(adapter, router, hash_seed=seed)
+    events.heard([stored((1, 2))])
+    show(adapter, events, (1, 2), seed=seed)
+    events.wait()
+    assert len(router.held) == 2
+    return router, events
+
+
 def test_events_to_the_letter(adapter: Any) -> None:
     router = Router()
     events = open_events(adapter, router)
@@ -209,26 +220,17 @@ def test_what_cannot_be_joined_is_not_announced(adapter: Any) -> None:
 
 
 def test_contents_that_outlive_a_flush_are_announced_again(adapter: Any) -> None:
-    router = Router()
-    events = open_events(adapter, router)
-    events.heard([stored((1, 2))])
-    show(adapter, events, (1, 2))
-    events.wait()
+    router, events = announced(adapter)
     held = dict(router.held)
     router.held.clear()
     events.heard([AllBlocksCleared()])
     events.wait()
-    assert held and router.held == held and not any(event["type"] == "AllBlocksCleared" for event in router.heard)
+    assert router.held == held and not any(event["type"] == "AllBlocksCleared" for event in router.heard)
     events.close()
 
 
 def test_a_reset_removes_all_and_begins_with_new_names(adapter: Any) -> None:
-    router = Router()
-    events = open_events(adapter, router, hash_seed=5)
-    events.heard([stored((1, 2))])
-    show(adapter, events, (1, 2), seed=5)
-    events.wait()
-    assert len(router.held) == 2
+    router, events = announced(adapter, seed=5)
     events.reset(6)
     events.heard([AllBlocksCleared(), stored((1, 2))])
     show(adapter, events, (1, 2), seed=5)  # that was on its way
@@ -284,12 +286,7 @@ def test_a_prefix_of_many_prompts_stays_known(adapter: Any) -> None:
 
 
 def test_tiers_that_are_closed_announce_that_all_is_gone_and_hear_no_more(adapter: Any) -> None:
-    router = Router()
-    events = open_events(adapter, router)
-    events.heard([stored((1, 2))])
-    show(adapter, events, (1, 2))
-    events.wait()
-    assert len(router.held) == 2
+    router, events = announced(adapter)
     events.close()
     assert router.held == {}
     events.heard([stored((1, 2, 3), 2)])
