@@ -168,24 +168,13 @@ ModelInfo model_of(std::string_view kind, const LayerCounts& counts, const ConvS
           .kv_bytes_per_token = kv_bytes_per_token};
 }
 
-LayerStates layer_states(std::int64_t first, std::int64_t layers, std::int32_t per_layer, const StateTensorSpec& tensor,
-                         std::int64_t parts = 1) {
-  return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(layers), per_layer, tensor,
-          static_cast<std::int32_t>(parts)};
-}
-
-LayerStates convolutions(std::int64_t first, std::int64_t layers, std::int32_t per_layer, const ConvShape& shape,
-                         std::int64_t parts = 1) {
-  return layer_states(first, layers, per_layer, StateTensorSpec::conv(0, shape), parts);
-}
-
 /// The last keys and values of layers that attend to no others. They lie behind the other layers with states, or first
 /// among them if these attend, too.
-LayerStates windows_of_kv(const ModelConfig& config, const LayerCounts& counts, std::string_view member,
-                          const KvHeads& kv) {
+LayerStates read_windows(const ModelConfig& config, const LayerCounts& counts, std::string_view member,
+                         const KvHeads& kv) {
   const std::int64_t window = config.object.number(member, 2);
-  return layer_states(counts.are_mixed ? 0 : counts.states, counts.windows, 2,
-                      {.type = config.type, .shape = {kv.heads, window - 1, kv.size}}, kv.heads);
+  return LayerStates::kv_windows(counts.are_mixed ? 0 : counts.states, counts.windows, kv.heads, window, kv.size,
+                                 config.type);
 }
 
 void add_states(ModelInfo& model, const LayerStates& states) {
@@ -196,7 +185,7 @@ void add_states(ModelInfo& model, const LayerStates& states) {
 ModelInfo with_windows(ModelInfo model, const ModelConfig& config, const LayerCounts& counts) {
   if (counts.windows == 0 || !config.object.has("sliding_window")) return model;
   const KvHeads kv = kv_heads(config.object);
-  add_states(model, windows_of_kv(config, counts, "sliding_window", kv));
+  add_states(model, read_windows(config, counts, "sliding_window", kv));
   model.kv_bytes_per_token = kv_of(counts, kv);
   return model;
 }
@@ -269,8 +258,8 @@ ModelInfo read_qwen4_exp(const ModelConfig& config) {
   const std::int64_t tokens = object.number("ngram_size", 2, config_kernel_max);
   const std::int64_t window = (object.number("ple_conv_kernel_size", 2, config_kernel_max) - 1) * tokens;
   const std::int64_t channels = object.number("hc_count") * object.number("hidden_size");
-  add_states(model, convolutions(0, layers, 1, {window, channels, config.type}));
-  add_states(model, convolutions(0, layers, 1, {tokens - 1, sizeof(std::int64_t), ElementType::int8}));
+  add_states(model, LayerStates::convolutions(0, layers, 1, {window, channels, config.type}));
+  add_states(model, LayerStates::convolutions(0, layers, 1, {tokens - 1, sizeof(std::int64_t), ElementType::int8}));
   return model;
 }
 
@@ -490,10 +479,10 @@ ModelInfo inkling(const ModelConfig& config, const TimesOf& times) {
   const std::int64_t window = object.number(object.first_of({"conv_kernel_size", "sconv_kernel_size"}), 2) - 1;
   const auto conv = [&](std::int64_t dim) { return ConvShape{window, dim, ElementType::fp32}; };
   ModelInfo model = model_of("short_conv", counts, {}, {}, kv_of(counts, kv));
-  model.more = {convolutions(0, counts.layers, 2, conv(object.number("hidden_size"))),
-                convolutions(0, counts.windows, 2, conv(local.heads * local.size), local.heads),
-                convolutions(counts.windows, counts.attention, 2, conv(kv.heads * kv.size), kv.heads),
-                windows_of_kv(config, counts, object.first_of({"sliding_window_size", "sliding_window"}), local)};
+  model.more = {LayerStates::convolutions(0, counts.layers, 2, conv(object.number("hidden_size"))),
+                LayerStates::convolutions(0, counts.windows, 2, conv(local.heads * local.size), local.heads),
+                LayerStates::convolutions(counts.windows, counts.attention, 2, conv(kv.heads * kv.size), kv.heads),
+                read_windows(config, counts, object.first_of({"sliding_window_size", "sliding_window"}), local)};
   return model;
 }
 
@@ -521,9 +510,10 @@ ModelInfo read_zaya(const ModelConfig& config) {
   const std::int64_t window =
       object.number("cca_time0", 1, config_kernel_max) + object.number("cca_time1", 1, config_kernel_max) - 2;
   ModelInfo model = model_of("cca", counts, {}, {}, kv_of_heads(object, counts));
-  model.more = {convolutions(0, window > 0 ? counts.states : 0, 1,
-                             {window, (object.number("num_attention_heads") + kv.heads) * kv.size, config.type}),
-                layer_states(0, counts.states, 1, {.type = config.type, .shape = {kv.heads * kv.size / 2, 1, 1}})};
+  model.more = {
+      LayerStates::convolutions(0, window > 0 ? counts.states : 0, 1,
+                                {window, (object.number("num_attention_heads") + kv.heads) * kv.size, config.type}),
+      LayerStates::of(0, counts.states, 1, {.type = config.type, .shape = {kv.heads * kv.size / 2, 1, 1}})};
   return with_windows(model, config, counts);
 }
 

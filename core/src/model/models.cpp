@@ -17,17 +17,6 @@ constexpr ElementType fp32 = ElementType::fp32;
 constexpr ElementType bf16 = ElementType::bf16;
 constexpr std::optional<std::size_t> unknown;
 
-/// Windows of KV in `layers` layers from `first` on: keys and values.
-constexpr LayerStates windows_of_kv(std::int32_t first, std::int32_t layers, std::int32_t heads, std::int64_t window,
-                                    std::int64_t head_size) {
-  return {first, layers, 2, {.type = bf16, .shape = {heads, window - 1, head_size}}, heads};
-}
-
-constexpr LayerStates convolutions(std::int32_t first, std::int32_t layers, std::int32_t per_layer,
-                                   const ConvShape& shape, std::int32_t parts = 1) {
-  return {first, layers, per_layer, StateTensorSpec::conv(0, shape), parts};
-}
-
 // Mamba-2: conv dim = heads*head_dim + 2*groups*d_state, recurrent [heads, head_dim, d_state].
 // Gated delta net: conv dim = 2*k_heads*dk + v_heads*dv, recurrent [v_heads, dv, dk]. KDA: conv 3*H*D, [H, D, D].
 // Mamba-1: conv dim d_inner, recurrent [d_inner, d_state]. Short convolution: conv only. Conv states are bf16.
@@ -75,9 +64,10 @@ constexpr auto catalogue = std::to_array<ModelInfo>({
     {"qwen3.8-flash-next", "gdn", 48, 36, {3, 10240}, {{48, 128, 128}, fp32}, unknown,
      "dimensions verified (public copy of its config); states of n-grams UNVERIFIED: transformers 5.24, in one layer, "
      "with hidden size 2560; KV is 24576 bytes a token and the keys of its indexer",
-     {{convolutions(0, 1, 1, {9, 10240}), convolutions(0, 1, 1, {2, 8, ElementType::int8})}}},
+     {{LayerStates::convolutions(0, 1, 1, {9, 10240}),
+       LayerStates::convolutions(0, 1, 1, {2, 8, ElementType::int8})}}},
     {"lara-4-mini", "gdn", 34, 14, {3, 4096}, {{16, 128, 128}, fp32}, 14336,
-     "UNVERIFIED: defaults of transformers 5.24; fp32 assumed", {{windows_of_kv(14, 13, 4, 512, 128)}}},
+     "UNVERIFIED: defaults of transformers 5.24; fp32 assumed", {{LayerStates::kv_windows(14, 13, 4, 512, 128)}}},
     {"jamba-v0.1", "mamba1", 32, 28, {3, 8192}, {{8192, 16, 1}, bf16}, 16384, "verified"},
     {"jamba2-mini", "mamba1", 32, 28, {3, 8192}, {{8192, 16, 1}, bf16}, 16384,
      "UNVERIFIED: shapes of jamba-v0.1 assumed"},
@@ -126,22 +116,29 @@ constexpr auto catalogue = std::to_array<ModelInfo>({
     {"lfm2-8b-a1b", "short_conv", 24, 18, {2, 2048}, {}, 12288, "verified"},
     {"lfm2.5-8b-a1b", "short_conv", 24, 18, {2, 2048}, {}, 12288, "verified (layer list in public tests)"},
     {"lfm3-1.7b", "short_conv", 24, 13, {6, 2048}, {}, 12288, "defaults of transformers 5.24",
-     {{windows_of_kv(13, 5, 4, 256, 128)}}},
+     {{LayerStates::kv_windows(13, 5, 4, 256, 128)}}},
     {"inkling", "short_conv", 66, 66, {}, {}, 45056,
      "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32",
-     {{convolutions(0, 66, 2, {3, 6144, fp32}), convolutions(0, 55, 2, {3, 2048, fp32}, 16),
-       convolutions(55, 11, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 55, 16, 512, 128)}}},
+     {{LayerStates::convolutions(0, 66, 2, {3, 6144, fp32}),
+       LayerStates::convolutions(0, 55, 2, {3, 2048, fp32}, 16),
+       LayerStates::convolutions(55, 11, 2, {3, 1024, fp32}, 8),
+       LayerStates::kv_windows(0, 55, 16, 512, 128)}}},
     {"inkling2-small", "short_conv", 48, 48, {}, {}, 32768,
      "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32",
-     {{convolutions(0, 48, 2, {3, 4608, fp32}), convolutions(0, 40, 2, {3, 1024, fp32}, 8),
-       convolutions(40, 8, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 40, 8, 1024, 128)}}},
+     {{LayerStates::convolutions(0, 48, 2, {3, 4608, fp32}),
+       LayerStates::convolutions(0, 40, 2, {3, 1024, fp32}, 8),
+       LayerStates::convolutions(40, 8, 2, {3, 1024, fp32}, 8),
+       LayerStates::kv_windows(0, 40, 8, 1024, 128)}}},
     {"inkling2-mini", "short_conv", 48, 48, {}, {}, 32768,
      "UNVERIFIED: defaults of transformers 5.24, where convolutions are fp32; 12 of 24 layers run three times",
-     {{convolutions(0, 48, 2, {3, 2304, fp32}), convolutions(0, 40, 2, {3, 1024, fp32}, 8),
-       convolutions(40, 8, 2, {3, 1024, fp32}, 8), windows_of_kv(0, 40, 8, 1024, 128)}}},
+     {{LayerStates::convolutions(0, 48, 2, {3, 2304, fp32}),
+       LayerStates::convolutions(0, 40, 2, {3, 1024, fp32}, 8),
+       LayerStates::convolutions(40, 8, 2, {3, 1024, fp32}, 8),
+       LayerStates::kv_windows(0, 40, 8, 1024, 128)}}},
     {"zaya1-8b", "cca", 40, 40, {}, {}, 40960,
      "defaults of transformers 5.24; how tensor-parallel ranks share its states is UNVERIFIED",
-     {{convolutions(0, 40, 1, {2, 1280}), {0, 40, 1, {.type = bf16, .shape = {128, 1, 1}}}}}},
+     {{LayerStates::convolutions(0, 40, 1, {2, 1280}),
+       LayerStates::of(0, 40, 1, {.type = bf16, .shape = {128, 1, 1}})}}},
 });
 // clang-format on
 

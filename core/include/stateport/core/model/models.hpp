@@ -24,6 +24,22 @@ struct LayerStates {
   StateTensorSpec tensor;
   /// Heads that tensor-parallel ranks share, along the channels or the first extent. 1: each rank has the whole tensor.
   std::int32_t parts = 1;
+
+  static constexpr LayerStates of(std::int64_t first_layer, std::int64_t layers, std::int32_t per_layer,
+                                  const StateTensorSpec& tensor, std::int64_t parts = 1) {
+    return {static_cast<std::int32_t>(first_layer), static_cast<std::int32_t>(layers), per_layer, tensor,
+            static_cast<std::int32_t>(parts)};
+  }
+  static constexpr LayerStates convolutions(std::int64_t first_layer, std::int64_t layers, std::int32_t per_layer,
+                                            const ConvShape& shape, std::int64_t parts = 1) {
+    return of(first_layer, layers, per_layer, StateTensorSpec::conv(0, shape), parts);
+  }
+  /// Keys and values of layers that attend to the last `window` tokens, the current one among them.
+  static constexpr LayerStates kv_windows(std::int64_t first_layer, std::int64_t layers, std::int64_t heads,
+                                          std::int64_t window, std::int64_t head_size,
+                                          ElementType type = ElementType::bf16) {
+    return of(first_layer, layers, 2, {.type = type, .shape = {heads, window - 1, head_size}}, heads);
+  }
 };
 
 struct ModelInfo {
