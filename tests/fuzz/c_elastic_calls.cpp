@@ -242,9 +242,8 @@ void forget(DeviceWorld& world) {
 
 void forgotten(DeviceWorld& world) {
   auto* const cache = pick_cache(world);
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_forget_record>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_forget_record>(world, capacity, 5);
   world.judge(stateport_request_cache_forgotten(cache, out, capacity, world.value<std::size_t>()));
 }
 

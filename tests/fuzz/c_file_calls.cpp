@@ -100,9 +100,8 @@ void read(DeviceWorld& world) {
 
 void poll(DeviceWorld& world) {
   auto* const files = pick_files(world);
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_transfer_result>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_transfer_result>(world, capacity, 5);
   world.judge(stateport_file_tier_poll(files, out, capacity, world.value<std::size_t>()));
 }
 
@@ -123,9 +122,8 @@ void remove(DeviceWorld& world) {
 
 void all_keys(DeviceWorld& world) {
   auto* const files = pick_files(world);
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_image_key>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_image_key>(world, capacity, 5);
   world.judge(stateport_file_tier_keys(files, out, capacity, world.value<std::size_t>()));
 }
 

@@ -256,9 +256,8 @@ void ask(DeviceWorld& world) {
 
 void poll(DeviceWorld& world) {
   auto* const store = pick_store(world);
-  std::size_t capacity = world.input.below(world.input.chance(16) ? 200 : 5);
-  auto* const out = world.maybe(world.room<stateport_remote_completion>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_remote_completion>(world, capacity, world.input.chance(16) ? 200 : 5);
   world.judge(stateport_remote_store_poll(store, out, capacity, world.value<std::size_t>()));
 }
 

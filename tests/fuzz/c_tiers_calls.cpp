@@ -215,9 +215,8 @@ void remove(DeviceWorld& world) {
 void all_keys(DeviceWorld& world) {
   auto* const tiers = pick_tiers(world);
   const std::int32_t of = medium(world);
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_image_key>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_image_key>(world, capacity, 5);
   world.judge(stateport_state_tiers_keys(tiers, of, out, capacity, world.value<std::size_t>()));
 }
 
@@ -260,9 +259,8 @@ void execute(DeviceWorld& world) {
 void poll(DeviceWorld& world) {
   auto* const tiers = pick_tiers(world);
   void* const stream = world.stream();
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_transfer_result>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_transfer_result>(world, capacity, 5);
   world.judge(stateport_state_tiers_poll(tiers, stream, out, capacity, world.value<std::size_t>()));
 }
 
@@ -445,9 +443,8 @@ void serve(DeviceWorld& world) {
 
 void take_loads(DeviceWorld& world) {
   auto* const tiers = pick_tiers(world);
-  std::size_t capacity = world.input.below(5);
-  auto* const out = world.maybe(world.room<stateport_transfer>(capacity));
-  if (out == nullptr && capacity > 0) capacity = world.strange_count();
+  std::size_t capacity = 0;
+  auto* const out = answers<stateport_transfer>(world, capacity, 5);
   world.judge(stateport_state_tiers_take_loads(tiers, out, capacity, world.value<std::size_t>()));
 }
 

@@ -202,6 +202,15 @@ class World {
   volatile unsigned sum_ = 0;
 };
 
+/// Memory for fewer than `below` answers. Sometimes null, with any count.
+template <class T>
+[[nodiscard]] T* answers(World& world, std::size_t& count, std::uint32_t below) {
+  count = world.input.below(below);
+  T* const out = world.maybe(world.room<T>(count));
+  if (out == nullptr && count > 0) count = world.strange_count();
+  return out;
+}
+
 using Call = void (*)(World& world);
 
 /// Every call of a family.
