@@ -69,7 +69,8 @@ class SlotLayout:
     token; -1: only at its end.
     placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
     tail_tokens: > 0: the last state of a prompt lies before its last `tail_tokens` tokens, for chat templates that swap
-    the text before an answer or drop reasoning in the next turn; 64 suits most. Not with placement "every".
+    the text before an answer or drop reasoning in the next turn. Not with placement "every". 0: 64, in namespaces whose
+    prompts would lose more tokens without a tail: the cache learns that. -1: no tail.
     breakpoint_saves: named positions at which a pass saves its state on its way, from 0 to 8: each costs a scratch
     state of every request. At the others `chunk` ends the pass.
     spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
@@ -114,7 +115,8 @@ class ColumnLayout:
     """States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies.
 
     groups: at least one. mode: one of ALIGN_MODES; index "tree": not "none". tail_tokens: mode "align": `chunk` ends on
-    the last boundary before the prompt's last `tail_tokens` tokens; 0: before its last one."""
+    the last boundary before the prompt's last `tail_tokens` tokens, instead of the last one before its last token; 0 and
+    -1: see SlotLayout."""
 
     groups: Sequence[StateGroup] = ()
     mode: str = "align"

@@ -63,6 +63,7 @@ RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
                     .checkpoints = static_cast<std::int32_t>(options.slots),
                     .separate_checkpoints = options.separate_checkpoints,
                     .placement = options.placement,
+                    .tail_tokens = -1,  // prompts are whole blocks
                     .spare_checkpoint_tokens = options.spare_blocks * tokens_per_block};
   RequestCacheOptions cache{
       .index = options.index,

@@ -218,7 +218,8 @@ class Parser {
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
     app.add_flag("--tail{64}", serve_.tail_tokens,
-                 "A prompt leaves its last state before its last tokens, 64 without a number (--tail=32)");
+                 "All prompts leave their last state before their last tokens, 64 without a number (--tail=32); "
+                 "0: namespaces learn it, -1: none does [0]");
     app.add_flag(
         "--breakpoints", serve_.breakpoints,
         "Prompts name where the next one of their session leaves them, if the workload knows it: template does");

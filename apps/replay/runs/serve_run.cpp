@@ -65,7 +65,7 @@ void describe_run(const ServeOptions& options, const Workload& workload, RunDesc
   if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload, concurrency));
   if (align) run.blocks = run.slots;
   run.checkpoint = align ? "boundaries" : "request cache";
-  if (options.tail_tokens > 0) run.checkpoint += fmt::format(", tail {}", options.tail_tokens);
+  if (options.tail_tokens != 0) run.checkpoint += fmt::format(", tail {}", options.tail_tokens);
   if (options.breakpoints) run.checkpoint += ", breakpoints";
   if (options.close_sessions) run.checkpoint += ", sessions closed";
   if (options.mistaken_closes > 0) run.checkpoint += fmt::format(", {} % by mistake", options.mistaken_closes);

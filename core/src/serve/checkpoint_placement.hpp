@@ -194,16 +194,29 @@ struct PromptCheckpoints {
           .spare = layout.spare_checkpoint_tokens,
           .decode_every = layout.decode_checkpoint_tokens,
           .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1),
-          .tail = layout.tail_tokens,
+          .tail = record.tail_tokens,
           .named = book.breakpoints_of(request),
           .asked = book.asked_breakpoints_of(request),
           .named_saves = layout.breakpoint_saves};
 }
 
+/// Where the prompt would leave states with such a tail and without.
+[[nodiscard]] inline TailUse::Places tail_places(const RequestBook& book, RequestId request, std::int64_t tail) {
+  PromptCheckpoints prompt = checkpoints_of(book, request);
+  std::int64_t step = prompt.step();
+  if (book.in_columns) prompt.block = step = book.grid_tokens;
+  const bool by_pass = book.in_columns || prompt.placement == CheckpointPlacement::passes;
+  const bool branches = !book.in_columns && prompt.placement != CheckpointPlacement::last;
+  return {.before_tail = before_tail(prompt.prompt, tail, prompt.block, prompt.asked, prompt.reused, step),
+          .usable = prompt.usable(),
+          .other = std::max({prompt.reused, branches ? prompt.cached : 0,
+                             by_pass ? floor_to(book.record(request).pass_before_tail, prompt.block) : 0})};
+}
+
 /// How much of the prompt the next pass runs: see RequestIndex::split.
 [[nodiscard]] inline PromptChunk split_at_checkpoints(const RequestBook& book, RequestId request, std::int64_t start,
                                                       std::int64_t tokens) {
-  if (book.slots.tail_tokens > 0 || !book.breakpoints_of(request).empty())
+  if (book.record(request).tail_tokens > 0 || !book.breakpoints_of(request).empty())
     tokens = checkpoints_of(book, request).cut(start, start + tokens) - start;
   return {.tokens = tokens, .least_budget = 1};
 }

@@ -323,7 +323,7 @@ PromptChunk ColumnRows::split(const RequestRecord& record, std::int64_t start, s
   for (const std::int64_t at : book_.breakpoints_of(record.id))
     if (at > start) tokens = std::min(tokens, at - start);
   ChunkRequest wanted{.start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
-  const std::int64_t tail = book_.columns.tail_tokens;
+  const std::int64_t tail = record.tail_tokens;
   if (tail > 0)
     wanted.tail = wanted.total - before_tail(wanted.total, tail, grid(), book_.asked_breakpoints_of(record.id),
                                              book_.opened_of(record.id).reused_tokens, grid());

@@ -66,8 +66,8 @@ void require_layout(const RequestCacheOptions& options, const SlotLayout& layout
           "placement", static_cast<int>(layout.placement), "is not a placement");
   require(layout.breakpoint_saves >= 0 && std::cmp_less_equal(layout.breakpoint_saves, breakpoints_max),
           "breakpoint_saves", layout.breakpoint_saves, "must be from 0 to 8, the positions that a prompt can name");
-  require(layout.tail_tokens >= 0, "tail_tokens", layout.tail_tokens, "must not be negative");
-  require(layout.tail_tokens == 0 || layout.placement != CheckpointPlacement::every, "tail_tokens", layout.tail_tokens,
+  require(layout.tail_tokens >= -1, "tail_tokens", layout.tail_tokens, "must be at least -1");
+  require(layout.tail_tokens <= 0 || layout.placement != CheckpointPlacement::every, "tail_tokens", layout.tail_tokens,
           "moves the last state of a prompt, and placement every keeps all");
   const std::int64_t spare = layout.spare_checkpoint_tokens;
   require(spare >= 0 && spare % block == 0, "spare_checkpoint_tokens", spare, "must be whole blocks");
@@ -92,8 +92,8 @@ void require_group(const RequestCacheOptions& options, const StateGroup& group, 
 void require_layout(const RequestCacheOptions& options, const ColumnLayout& layout) {
   require(layout.mode >= AlignMode::none && layout.mode <= AlignMode::all, "mode", static_cast<int>(layout.mode),
           "is not a mode");
-  require(layout.tail_tokens >= 0, "tail_tokens", layout.tail_tokens, "must not be negative");
-  require(layout.tail_tokens == 0 || layout.mode == AlignMode::align, "tail_tokens", layout.tail_tokens,
+  require(layout.tail_tokens >= -1, "tail_tokens", layout.tail_tokens, "must be at least -1");
+  require(layout.tail_tokens <= 0 || layout.mode == AlignMode::align, "tail_tokens", layout.tail_tokens,
           "is for mode align, in which the ends of passes decide where states are kept");
   const bool learns = options.eviction == EvictionOrder::hix || options.eviction == EvictionOrder::gdsf;
   require(!learns || options.index == CacheIndex::tree, "eviction", name(options.eviction),

@@ -29,7 +29,7 @@ RadixSlots::RadixSlots(RequestBook& book)
     requests_[static_cast<std::size_t>(i)].columns[0] = i;
   book_.elastic = &kv_;
   if (book_.checks) withdrawn_.reserve(static_cast<std::size_t>(checkpoint_slots(options_)));
-  if (book_.slots.tail_tokens > 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
+  if (book_.slots.tail_tokens >= 0) ends_.resize(static_cast<std::size_t>(checkpoint_slots(options_)), 0);
 }
 
 SlotId RadixSlots::take_slot() {
@@ -351,10 +351,10 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   return true;
 }
 
-/// With tail_tokens the state behind a whole answer is kept only where prompts continue answers.
+/// With a tail the state behind a whole answer is kept only where prompts continue answers.
 bool RadixSlots::keeps_end(RequestId id, RequestEnd how) {
   const bool is_answer = how == RequestEnd::finished && book_.record(id).computed >= book_.record(id).prompt_tokens;
-  return ends_.empty() || !is_answer || answers_.keeps(book_.record(id).tag);
+  return book_.record(id).tail_tokens == 0 || !is_answer || answers_.keeps(book_.record(id).tag);
 }
 
 void RadixSlots::keep_to_budget() {

@@ -80,8 +80,8 @@ class RadixSlots final : public RequestIndex {
   RadixKv kv_;
   std::vector<Request> requests_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row
-  AnswerUse answers_;                    ///< with tail_tokens
-  std::vector<std::uint8_t> ends_;       ///< with tail_tokens, by slot: it has a state behind an answer, yet unused
+  AnswerUse answers_;                    ///< with tails
+  std::vector<std::uint8_t> ends_;       ///< with tails, by slot: it has a state behind an answer, yet unused
   std::vector<SlotId> withdrawn_;        ///< slots of states that the tree has lost, and that requests may still read
   std::int32_t taken_ = 0;               ///< slots for checkpoints that the tree does not have yet
 };

@@ -36,6 +36,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       named(records.size()),
       states(records.size(), groups),
       after(groups),
+      tails(options),
       ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
   for (After& copies : after) {
     copies.from_scratch.reserve(in_columns ? 0 : saves_max(options));

@@ -12,6 +12,7 @@
 #include "serve/session_book.hpp"
 #include "serve/state_ages.hpp"
 #include "serve/state_checks.hpp"
+#include "serve/tail_use.hpp"
 #include "serve/tenant_shares.hpp"
 
 #include <algorithm>
@@ -135,6 +136,7 @@ struct RequestBook {
   std::optional<StateChecks> checks;       ///< with options.integrity
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
+  TailUse tails;
   CacheStats stats;
   StateAges ages;    ///< of checkpoints; none with index hash in columns
   double now_s = 0;  ///< of the last start(); never goes back

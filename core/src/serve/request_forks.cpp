@@ -35,6 +35,8 @@ void RequestForks::start(RequestRecord& fork, const RequestRecord& point, std::s
   fork.quiet_until = 0;
   fork.stale = point.stale;
   fork.tag = point.tag;
+  fork.tail_tokens = point.tail_tokens;
+  fork.pass_before_tail = 0;
   fork.name_space = point.name_space;
   fork.media = point.media;
   fork.hint = point.hint;

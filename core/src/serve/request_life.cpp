@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "serve/checkpoint_placement.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -47,6 +49,15 @@ std::int64_t expected_blocks(const RequestBook& book, const Pass& pass) {
     blocks += ceil_div(std::max<std::int64_t>(missing, 0), std::int64_t{book.options.block_size_tokens});
   }
   return blocks;
+}
+
+/// A pass over the prompt began at `start`.
+void note_tail(RequestBook& book, RequestRecord& record, std::int64_t start) {
+  const std::int64_t tail = book.tails.learned_tokens();
+  if (tail == 0 || record.stale) return;
+  const TailUse::Places places = tail_places(book, record.id, tail);
+  if (start < places.before_tail) record.pass_before_tail = start;
+  if (record.computed >= record.prompt_tokens) book.tails.note_computed(record, tail_places(book, record.id, tail));
 }
 
 /// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.
@@ -259,6 +270,7 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
     lookups_.count(record.id);
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
+  if (pass.rows[index].start < record.prompt_tokens) note_tail(book_, record, pass.rows[index].start);
   if (begins && record.is_fork) [[unlikely]]
     forks_.begin(record.id);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());

@@ -10,8 +10,11 @@ RequestLookups::RequestLookups(RequestBook& book, RequestIndex& index) : book_(b
 }
 
 StartedRequest RequestLookups::start(RequestId id, PromptSearch search, const OpenedPrompt& opened) {
-  book_.records[id.index()].computed = opened.reused_tokens;
+  RequestRecord& record = book_.records[id.index()];
+  record.computed = opened.reused_tokens;
   book_.opened[id.index()] = opened;
+  book_.tails.note_looked_up(record, opened);
+  record.tail_tokens = book_.tails.tokens_of(record.tag);
   if (waits_) waits_->start(id);
   StartedRequest started{.request = id, .reused_tokens = opened.reused_tokens, .lost = opened.lost};
   if (tiers_ != nullptr)

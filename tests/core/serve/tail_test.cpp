@@ -194,14 +194,14 @@ TEST_CASE("tails that cannot be are refused") {
   const auto refuses = [&](const char* text) {
     CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), text, InvalidArgument);
   };
-  slots(options).tail_tokens = -1;
-  refuses("tail_tokens = -1 (must not be negative)");
+  slots(options).tail_tokens = -2;
+  refuses("tail_tokens = -2 (must be at least -1)");
   slots(options).tail_tokens = 64;
   slots(options).placement = CheckpointPlacement::every;
   refuses("tail_tokens = 64 (moves the last state of a prompt, and placement every keeps all)");
   options = small_cache(Combination::hash_columns);
-  columns(options).tail_tokens = -1;
-  refuses("tail_tokens = -1 (must not be negative)");
+  columns(options).tail_tokens = -2;
+  refuses("tail_tokens = -2 (must be at least -1)");
   columns(options).tail_tokens = 64;
   for (const AlignMode mode : {AlignMode::none, AlignMode::all}) {
     columns(options).mode = mode;

@@ -64,7 +64,8 @@ typedef struct stateport_slot_layout {
   int32_t scan_alignment_tokens;
   int32_t placement;  ///< stateport_checkpoint_placement
   /// > 0: the state that a prompt leaves at n lies before its last `tail_tokens` tokens instead, for chat templates
-  /// that swap the text before an answer or drop reasoning in the next turn. Not with STATEPORT_PLACE_EVERY.
+  /// that swap the text before an answer or drop reasoning in the next turn. Not with STATEPORT_PLACE_EVERY. 0: 64, in
+  /// namespaces whose prompts would lose more tokens without a tail: the cache learns that. -1: no tail.
   int64_t tail_tokens;
   /// Positions of stateport_prompt.breakpoints at which one pass of a request saves its state on its way, beside those
   /// that the placement saves, from 0 to 8; at the others a chunk ends. Each costs a scratch state of every request.
@@ -97,8 +98,8 @@ typedef struct stateport_column_layout {
   int32_t mode;                         ///< stateport_align_mode; index tree: not none
   const stateport_state_group* groups;  ///< at least one
   size_t group_count;
-  /// Mode align: a chunk ends on the last boundary before the prompt's last `tail_tokens` tokens; 0: before its last
-  /// one.
+  /// Mode align: a chunk ends on the last boundary before the prompt's last `tail_tokens` tokens, instead of the last
+  /// one before its last token. 0 and -1: see stateport_slot_layout.
   int64_t tail_tokens;
 } stateport_column_layout;
 

@@ -75,8 +75,11 @@ struct SlotLayout {
   /// between, chunk() ends the pass there. A named position (Prompt::breakpoints) behind it takes its place. A prompt
   /// whose hit lies there already leaves the state at n: the same prompt a third time continues from n. One whose KV is
   /// cached less than a tail beyond its hit leaves none at j. Index tree: the
-  /// state at the end of a finished request is kept only in namespaces where prompts continue answers. 64 suits most
-  /// templates. Not with placement every.
+  /// state at the end of a finished request is kept only in namespaces where prompts continue answers. Not with
+  /// placement every.
+  ///
+  /// 0: 64, in namespaces whose prompts would lose more tokens without a tail than with one. The cache learns that from
+  /// where prompts leave earlier ones: inside their last 64 tokens, or behind their end. -1: no tail.
   std::int64_t tail_tokens = 0;
   /// Named positions (Prompt::breakpoints) at which one pass of a request saves its state on its way, beside those that
   /// the placement saves, where the scan can stop; at the others chunk() ends the pass. Each costs a scratch state of
@@ -112,7 +115,7 @@ struct ColumnLayout {
   AlignMode mode = AlignMode::align;  ///< all: the pass itself writes the state at every boundary; index tree: not none
   std::vector<StateGroup> groups;     ///< at least one
   /// Mode align: chunk() ends a pass on the last boundary before the prompt's last `tail_tokens` tokens instead of the
-  /// last one before its last token. See SlotLayout::tail_tokens.
+  /// last one before its last token. 0 and -1: see SlotLayout::tail_tokens.
   std::int64_t tail_tokens = 0;
 };
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/tail_use.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+
+#include "serve/request_options.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <span>
+
+namespace stateport::detail {
+namespace {
+
+std::int64_t asked_tail(const RequestCacheOptions& options) {
+  return in_columns(options) ? column_layout(options).tail_tokens : slot_layout(options).tail_tokens;
+}
+
+/// Options under which a tail moves states.
+bool has_tails(const RequestCacheOptions& options) {
+  return in_columns(options) ? column_layout(options).mode == AlignMode::align
+                             : slot_layout(options).placement != CheckpointPlacement::every;
+}
+
+std::uint64_t hash_of(std::span<const Token> tokens, std::uint64_t hash = 0xcbf29ce484222325) noexcept {
+  constexpr std::uint64_t prime = 0x100000001b3;  // FNV-1a, by tokens
+  for (const Token token : tokens) hash = (hash ^ static_cast<std::uint32_t>(token)) * prime;
+  return hash;
+}
+
+std::span<const Token> part_of(const RequestRecord& prompt, std::int64_t first, std::int64_t end) {
+  return prompt.tokens.first(end).subspan(static_cast<std::size_t>(first));
+}
+
+std::size_t bucket_of(const NamespaceTag& name_space, std::size_t buckets) noexcept {
+  return static_cast<std::size_t>((std::uint64_t{name_space.extra_key} * 31 + name_space.salt) % buckets);
+}
+
+}  // namespace
+
+TailUse::TailUse(const RequestCacheOptions& options)
+    : fixed_(std::max<std::int64_t>(asked_tail(options), 0)),
+      grid_(ceil_div(key_tokens / 2, std::int64_t{options.block_size_tokens}) * options.block_size_tokens) {
+  if (asked_tail(options) != 0 || !has_tails(options)) return;
+  sets_.resize(std::min(std::bit_ceil(static_cast<std::size_t>(kv_blocks(options))), sets_max));
+  reach_ = default_tokens + state_grid_tokens(options) + grid_;
+}
+
+std::int64_t TailUse::tokens_of(const NamespaceTag& name_space) const noexcept {
+  if (sets_.empty()) return fixed_;
+  const Sums& sums = sums_[bucket_of(name_space, sums_.size())];
+  return sums.lost_without > sums.lost_with ? default_tokens : 0;
+}
+
+/// Of the tokens before this position, and of the position and the namespace.
+std::uint64_t TailUse::key_of(const RequestRecord& prompt, std::int64_t tokens) const noexcept {
+  const std::uint64_t place = (std::uint64_t{prompt.tag.extra_key} << 32 | prompt.tag.salt) * 31;
+  const std::uint64_t key = hash_of(part_of(prompt, std::max<std::int64_t>(tokens - key_tokens, 0), tokens),
+                                    place + static_cast<std::uint64_t>(tokens));
+  return key | 1;
+}
+
+void TailUse::note_computed(const RequestRecord& prompt, const Places& places) noexcept {
+  const std::int64_t at = floor_to(places.before_tail, grid_);
+  if (at == 0 || places.before_tail >= places.usable) return;
+  const std::uint64_t key = key_of(prompt, at);
+  Set& set = sets_[(key >> 32) & (sets_.size() - 1)];
+  const auto same = std::ranges::find(set, key, &Seen::key);
+  const auto last = same == set.end() ? set.end() - 1 : same;
+  std::move_backward(set.begin(), last, last + 1);
+  set[0] = {.key = key,
+            .between = hash_of(part_of(prompt, places.before_tail, places.usable)),
+            .before_tail = static_cast<std::int32_t>(places.before_tail),
+            .usable = static_cast<std::int32_t>(places.usable),
+            .other = static_cast<std::int32_t>(std::min(places.other, places.before_tail))};
+}
+
+/// The earlier prompt into whose tail these tokens of the prompt reach, or a little beyond.
+const TailUse::Seen* TailUse::find(const RequestRecord& prompt, std::int64_t tokens) const noexcept {
+  const std::int64_t least = std::max<std::int64_t>(tokens - reach_, 1);
+  for (std::int64_t at = floor_to(tokens, grid_); at >= least; at -= grid_) {
+    const std::uint64_t key = key_of(prompt, at);
+    const Set& set = sets_[(key >> 32) & (sets_.size() - 1)];
+    const auto seen = std::ranges::find(set, key, &Seen::key);
+    if (seen != set.end() && tokens >= seen->before_tail) return &*seen;
+  }
+  return nullptr;
+}
+
+/// The tokens of the prompt tell whether it goes on behind the end of the earlier one. What is cached does not: the KV
+/// behind the last state may be gone.
+void TailUse::note_looked_up(const RequestRecord& prompt, const OpenedPrompt& opened) noexcept {
+  if (sets_.empty() || opened.cached_tokens == 0) return;
+  const Seen* seen = find(prompt, opened.cached_tokens);
+  if (seen == nullptr && opened.reused_tokens > 0 && opened.reused_tokens < opened.cached_tokens)
+    seen = find(prompt, opened.reused_tokens);
+  if (seen == nullptr) return;
+  const bool goes_on =
+      prompt.prompt_tokens > seen->usable && hash_of(part_of(prompt, seen->before_tail, seen->usable)) == seen->between;
+  Sums& sums = sums_[bucket_of(prompt.tag, sums_.size())];
+  if (goes_on)
+    sums.lost_with += seen->usable - seen->before_tail;
+  else
+    sums.lost_without += seen->before_tail - seen->other;
+  if (++sums.prompts == remembered)
+    sums = {.lost_without = sums.lost_without / 2, .lost_with = sums.lost_with / 2, .prompts = remembered / 2};
+}
+
+}  // namespace stateport::detail

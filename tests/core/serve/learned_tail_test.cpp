@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Namespaces learn whether their prompts leave states before tails: tail_tokens = 0.
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "random.hpp"
+#include "serve_alone.hpp"
+#include "state_world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace stateport;
+using stateport::test::columns;
+using stateport::test::Combination;
+using stateport::test::counting;
+using stateport::test::every_combination;
+using stateport::test::Random;
+using stateport::test::slots;
+using stateport::test::small_cache;
+using Tokens = test::StateWorld::Tokens;
+
+namespace {
+
+constexpr std::int64_t tail = 64;
+constexpr std::int32_t longest = 480;
+constexpr std::int64_t block = 4;
+
+RequestCacheOptions roomy_cache(Combination index, std::int64_t tail_tokens, CheckpointPlacement placement) {
+  RequestCacheOptions options = small_cache(index);
+  options.max_request_tokens = longest;
+  options.kv_tokens = 40'000;
+  if (in_columns(index)) {
+    for (StateGroup& group : columns(options).groups) group.blocks = 4'000;
+    columns(options).tail_tokens = tail_tokens;
+    return options;
+  }
+  slots(options) = {.layout_fingerprint = 7, .checkpoints = 1'000, .placement = placement, .tail_tokens = tail_tokens};
+  return options;
+}
+
+struct Served {
+  std::int64_t reused = 0;
+  std::int64_t cached = 0;
+  std::int64_t first_chunk = 0;
+  std::vector<std::int64_t> passes;  ///< where they began
+};
+
+/// Runs a prompt in passes of at most `budget` tokens, and ends it without an answer.
+Served serve(RequestCache& cache, const Tokens& prompt, const std::string& salt, std::int64_t budget = longest) {
+  const auto started = cache.start({.tokens = prompt, .name_space = {.salt = salt}});
+  REQUIRE(started);
+  Served served{.reused = started->reused_tokens,
+                .cached = started->reused_tokens + started->lost_tokens,
+                .first_chunk = cache.chunk(started->request, longest).tokens};
+  for (std::int64_t at = served.reused; at < std::ssize(prompt);) {
+    const std::int64_t left = std::min(std::ssize(prompt) - at, budget);
+    const PassRow row{.request = started->request,
+                      .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left).tokens)};
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows_without_room == 0);
+    constexpr std::int32_t none = 0;
+    static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
+    served.passes.push_back(at);
+    at += row.tokens;
+  }
+  cache.finish(started->request);
+  cache.check_invariants();
+  return served;
+}
+
+/// A chat of `turns` prompts behind a system prompt. Each continues the one before, of which the template drops the
+/// last `dropped` tokens.
+std::vector<Tokens> chat(int turns, int dropped, Token first, std::int32_t system = 70) {
+  std::vector<Tokens> prompts;
+  Tokens prompt = counting(system, first);
+  for (int turn = 0; turn < turns; ++turn) {
+    for (int i = 0; i < 100; ++i) prompt.push_back(first + 10'000 + 100 * turn + i);
+    prompts.push_back(prompt);
+    prompt.resize(prompt.size() - static_cast<std::size_t>(dropped));
+  }
+  return prompts;
+}
+
+std::vector<std::int64_t> reused_by(RequestCache& cache, const std::vector<Tokens>& prompts, const std::string& salt) {
+  std::vector<std::int64_t> reused;
+  for (const Tokens& prompt : prompts) reused.push_back(serve(cache, prompt, salt).reused);
+  return reused;
+}
+
+constexpr std::array placements = {CheckpointPlacement::passes, CheckpointPlacement::last, CheckpointPlacement::branch,
+                                   CheckpointPlacement::rungs};
+
+}  // namespace
+
+TEST_CASE("a namespace whose template rewrites the end of each turn gets tails from its second turn on") {
+  for (const Combination index : every_combination)
+    for (const CheckpointPlacement placement : placements) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(placement));
+      const auto make = [&](std::int64_t asked) { return make_request_cache(roomy_cache(index, asked, placement)); };
+      const auto learned = make(0);
+      const auto always = make(tail);
+      const auto never = make(-1);
+      const std::vector<Tokens> prompts = chat(6, 40, 1);
+      const auto by_learning = reused_by(*learned, prompts, "template");
+      const auto with = reused_by(*always, prompts, "template");
+      const auto without = reused_by(*never, prompts, "template");
+      CHECK(by_learning[1] == without[1]);  // the first prompt knew nothing
+      for (std::size_t turn = 2; turn < prompts.size(); ++turn) {
+        CAPTURE(turn);
+        CHECK(by_learning[turn] == with[turn]);
+        CHECK(with[turn] >= without[turn]);
+      }
+      CHECK(with.back() > without.back());
+      // Another namespace has learned nothing.
+      const std::vector<Tokens> others = chat(4, 0, 100'000);
+      CHECK(reused_by(*learned, others, "goes on") == reused_by(*never, others, "goes on"));
+    }
+}
+
+TEST_CASE("a namespace whose prompts go on behind the end of earlier ones never gets tails") {
+  for (const Combination index : every_combination)
+    for (const CheckpointPlacement placement : placements) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(placement));
+      const auto learned = make_request_cache(roomy_cache(index, 0, placement));
+      const auto never = make_request_cache(roomy_cache(index, -1, placement));
+      const auto always = make_request_cache(roomy_cache(index, tail, placement));
+      const std::vector<Tokens> prompts = chat(4, 0, 1);
+      const auto by_learning = reused_by(*learned, prompts, "");
+      CHECK(by_learning == reused_by(*never, prompts, ""));
+      CHECK(by_learning != reused_by(*always, prompts, ""));
+    }
+}
+
+TEST_CASE("a namespace unlearns its tails when its template changes") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = roomy_cache(index, 0, CheckpointPlacement::passes);
+    if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;  // chunk() tells whether there is a tail
+    const auto cache = make_request_cache(options);
+    const auto has_tail = [&](Token first) {
+      const std::int64_t chunk = serve(*cache, counting(200, first), "").first_chunk;
+      return chunk == (in_columns(index) ? 120 : 136);
+    };
+    CHECK_FALSE(has_tail(1'000'000));
+    static_cast<void>(reused_by(*cache, chat(6, 40, 1, 68), ""));
+    int chats = 0;
+    while (has_tail(2'000'000 + 1'000 * chats) && chats < 20)
+      static_cast<void>(reused_by(*cache, chat(4, 0, 100'000 * ++chats), ""));
+    CHECK(chats > 0);
+    CHECK(chats < 20);
+  }
+}
+
+namespace {
+
+/// What is learned, told slowly: all prompts are kept, and compared token by token.
+class TailModel {
+ public:
+  TailModel(Combination index, CheckpointPlacement placement)
+      : in_columns_(in_columns(index)), placement_(placement), grid_(in_columns_ ? 24 : block) {}
+
+  /// A prompt came, and of it `cached` tokens of KV were found, of which it reuses some.
+  void came(const Tokens& prompt, const std::string& salt, std::int64_t cached, std::int64_t reused) {
+    const Seen* seen = cached > 0 ? find(prompt, salt, cached) : nullptr;
+    if (seen == nullptr && reused > 0) seen = find(prompt, salt, reused);
+    if (seen == nullptr) return;
+    const bool goes_on =
+        std::ssize(prompt) > seen->usable &&
+        std::equal(prompt.begin() + seen->place, prompt.begin() + seen->usable, seen->tokens.begin() + seen->place);
+    Sums& sums = sums_[salt == "a" ? 0 : 1];
+    if (goes_on)
+      sums.lost_with += seen->usable - seen->place;
+    else
+      sums.lost_without += seen->place - seen->other;
+    if (++sums.prompts < 256) return;
+    sums.prompts = 128;
+    sums.lost_with /= 2;
+    sums.lost_without /= 2;
+  }
+  [[nodiscard]] bool has_tail(const std::string& salt) const {
+    const Sums& sums = sums_[salt == "a" ? 0 : 1];
+    return sums.lost_without > sums.lost_with;
+  }
+  [[nodiscard]] std::int64_t usable(std::int64_t prompt) const { return (prompt - 1) / grid_ * grid_; }
+  [[nodiscard]] std::int64_t place(std::int64_t prompt, std::int64_t reused) const {
+    const std::int64_t before = std::max<std::int64_t>(prompt - tail, 0) / grid_ * grid_;
+    return before - reused >= grid_ ? before : usable(prompt);
+  }
+  void computed(const Tokens& prompt, const std::string& salt, const Served& served) {
+    const std::int64_t length = std::ssize(prompt);
+    Seen seen{.tokens = prompt, .salt = salt, .place = place(length, served.reused), .usable = usable(length)};
+    if (seen.place >= seen.usable || seen.place / 16 == 0) return;
+    seen.other = served.reused;
+    if (!in_columns_ && placement_ != CheckpointPlacement::last) seen.other = std::max(seen.other, served.cached);
+    for (const std::int64_t pass : served.passes)
+      if ((in_columns_ || placement_ == CheckpointPlacement::passes) && pass < seen.place)
+        seen.other = std::max(seen.other, pass / grid_ * grid_);
+    seen.other = std::min(seen.other, seen.place);
+    seen_.push_back(std::move(seen));
+  }
+
+ private:
+  struct Seen {
+    Tokens tokens;
+    std::string salt;
+    std::int64_t place = 0;
+    std::int64_t usable = 0;
+    std::int64_t other = 0;
+  };
+  struct Sums {
+    std::int64_t lost_with = 0;
+    std::int64_t lost_without = 0;
+    int prompts = 0;
+  };
+
+  /// The last prompt whose tail begins within reach before this position, and which has the same 32 tokens there.
+  [[nodiscard]] const Seen* find(const Tokens& prompt, const std::string& salt, std::int64_t tokens) const {
+    for (std::int64_t at = tokens / 16 * 16; at > 0 && at >= tokens - (tail + grid_ + 16); at -= 16)
+      for (auto seen = seen_.rbegin(); seen != seen_.rend(); ++seen) {
+        if (seen->salt != salt || seen->place / 16 * 16 != at) continue;
+        const std::int64_t first = std::max<std::int64_t>(at - 32, 0);
+        if (!std::equal(prompt.begin() + first, prompt.begin() + at, seen->tokens.begin() + first)) continue;
+        if (tokens >= seen->place) return &*seen;
+        break;
+      }
+    return nullptr;
+  }
+
+  bool in_columns_;
+  CheckpointPlacement placement_;
+  std::int64_t grid_;
+  std::vector<Seen> seen_;
+  std::array<Sums, 2> sums_ = {};
+};
+
+/// A prompt that continues an earlier one, edits it, comes again, or is new.
+Tokens draw_prompt(Random& random, const std::vector<Tokens>& before, Token& next) {
+  Tokens prompt;
+  if (!before.empty() && random.chance(90)) {
+    prompt = before[static_cast<std::size_t>(
+        random.between(std::max<std::int64_t>(std::ssize(before) - 4, 0), std::ssize(before) - 1))];
+    const std::int64_t kept = random.chance(60)   ? std::ssize(prompt) - random.between(1, 80)
+                              : random.chance(20) ? random.between(1, std::ssize(prompt))
+                                                  : std::ssize(prompt);
+    prompt.resize(static_cast<std::size_t>(std::max<std::int64_t>(kept, 1)));
+    if (random.chance(10)) return prompt;
+  }
+  for (std::int64_t count = random.between(1, 120); count > 0 && std::ssize(prompt) < longest - 1; --count)
+    prompt.push_back(++next);
+  return prompt;
+}
+
+}  // namespace
+
+namespace {
+
+/// A cache beside the model. Both serve the same prompts.
+class Twins {
+ public:
+  Twins(Combination index, CheckpointPlacement placement) : index_(index), model_(index, placement) {
+    RequestCacheOptions options = roomy_cache(index, 0, placement);
+    if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;  // chunk() tells whether there is a tail
+    cache_ = make_request_cache(options);
+  }
+
+  void serve_both(const Tokens& prompt, const std::string& salt, std::int64_t budget) {
+    const Served served = serve(*cache_, prompt, salt, in_columns(index_) ? longest : budget);
+    model_.came(prompt, salt, served.cached, served.reused);
+    const std::int64_t length = std::ssize(prompt);
+    const std::int64_t place = model_.place(length, served.reused);
+    const std::int64_t usable = model_.usable(length);
+    const bool can_have = place < usable && place > served.reused;
+    std::int64_t end = length;
+    if (model_.has_tail(salt) && can_have)
+      end = place;
+    else if (in_columns(index_) && usable > served.reused)
+      end = usable;
+    REQUIRE(served.first_chunk == end - served.reused);
+    if (can_have) ++(model_.has_tail(salt) ? with_tail : without);
+    model_.computed(prompt, salt, served);
+  }
+
+  std::int64_t with_tail = 0;  ///< prompts
+  std::int64_t without = 0;    ///< that could have had one
+
+ private:
+  Combination index_;
+  TailModel model_;
+  std::unique_ptr<RequestCache> cache_;
+};
+
+}  // namespace
+
+TEST_CASE("what a cache learns of tails agrees with a slow model") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t with_tail = 0;
+    std::int64_t without = 0;
+    int caches = 0;
+    test::for_each_seed(200, [&](Random& random, std::uint64_t) {
+      ++caches;
+      Twins twins(index, placements[static_cast<std::size_t>(random.between(0, 3))]);
+      std::array<std::vector<Tokens>, 2> before;
+      Token next = 0;
+      for (int i = 0; i < 40; ++i) {
+        CAPTURE(i);
+        const std::string salt = random.chance(50) ? "a" : "b";
+        std::vector<Tokens>& earlier = before[salt == "a" ? 0 : 1];
+        earlier.push_back(draw_prompt(random, earlier, next));
+        twins.serve_both(earlier.back(), salt, random.between(40, longest));
+      }
+      with_tail += twins.with_tail;
+      without += twins.without;
+    });
+    if (caches < 20) continue;
+    CHECK(with_tail > caches);
+    CHECK(without > caches);
+  }
+}
+
+TEST_CASE("what a cache learned of tails long ago counts less") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    test::for_each_seed(4, [&](Random& random, std::uint64_t) {
+      Twins twins(index, CheckpointPlacement::passes);
+      std::vector<Tokens> prompts;
+      Token next = 0;
+      for (int i = 0; i < 1000; ++i) {
+        CAPTURE(i);
+        if (i % 100 == 0) prompts.clear();
+        if (prompts.size() < 8) prompts.push_back(draw_prompt(random, prompts, next));
+        twins.serve_both(prompts[static_cast<std::size_t>(random.between(0, std::ssize(prompts) - 1))], "a", longest);
+      }
+    });
+  }
+}
