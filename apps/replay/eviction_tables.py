@@ -22,7 +22,7 @@ HINTS = [("told of last turns", ["--hint-last-turns"]), ("told of tool calls", [
          ("told of sessions", ["--hint-sessions"]),
          *((f"told of chances, AUC {auc}", ["--hint-continues", auc]) for auc in ("0.2", "0.5", "0.75", "0.85", "0.95"))]
 GENERATED = ["chat", "agent", "shared-prompt"]
-ENDS = [("`passes`", []), ("tail", ["--tail"]), ("tail and names", ["--tail", "--breakpoints"])]
+ENDS = [("no tail", ["--tail=-1"]), ("learned", []), ("tail", ["--tail"]), ("learned, and names", ["--breakpoints"])]
 SMALL_GIB = [8, 16, 24, 32]
 ARENA_GIB = [32, 64, 128]
 WALLS = [0.1, 0.2, 0.3, 0.4, 0.47, 0.6, 0.8]  # shares of states; 0.47 is SGLang's default
@@ -185,7 +185,7 @@ def ends_table(replay):
                 for _, workload in columns:
                     fine = ["--block-size", "16"] if workload == "template" else []
                     for slots, blocks in sizes:
-                        if options == ENDS[2][1] and workload != "template":
+                        if options == ENDS[-1][1] and workload != "template":
                             row.append("")
                             continue
                         row.append(replay.per_cent(workload, "serve", "--cache", cache, "--policy", order, "--slots", str(slots),

@@ -200,17 +200,23 @@ struct PromptCheckpoints {
           .named_saves = layout.breakpoint_saves};
 }
 
-/// Where the prompt would leave states with such a tail and without.
-[[nodiscard]] inline TailUse::Places tail_places(const RequestBook& book, RequestId request, std::int64_t tail) {
+/// Where the prompt, whose pass began at `start`, would leave states with such a tail and without.
+[[nodiscard]] inline TailUse::Places tail_places(const RequestBook& book, RequestId request, std::int64_t tail,
+                                                 std::int64_t start) {
   PromptCheckpoints prompt = checkpoints_of(book, request);
   std::int64_t step = prompt.step();
   if (book.in_columns) prompt.block = step = book.grid_tokens;
-  const bool by_pass = book.in_columns || prompt.placement == CheckpointPlacement::passes;
-  const bool branches = !book.in_columns && prompt.placement != CheckpointPlacement::last;
-  return {.before_tail = before_tail(prompt.prompt, tail, prompt.block, prompt.asked, prompt.reused, step),
-          .usable = prompt.usable(),
-          .other = std::max({prompt.reused, branches ? prompt.cached : 0,
-                             by_pass ? floor_to(book.record(request).pass_before_tail, prompt.block) : 0})};
+  TailUse::Places places{
+      .before_tail = before_tail(prompt.prompt, tail, prompt.block, prompt.asked, prompt.reused, step),
+      .usable = prompt.usable(),
+      .other = prompt.reused};
+  if (!book.in_columns && prompt.placement != CheckpointPlacement::last)
+    places.other = std::max(places.other, prompt.cached);
+  if (book.in_columns || prompt.placement == CheckpointPlacement::passes) {
+    const std::int64_t pass = start < places.before_tail ? start : book.record(request).pass_before_tail;
+    places.other = std::max(places.other, floor_to(pass, prompt.block));
+  }
+  return places;
 }
 
 /// How much of the prompt the next pass runs: see RequestIndex::split.

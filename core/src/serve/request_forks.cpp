@@ -36,7 +36,6 @@ void RequestForks::start(RequestRecord& fork, const RequestRecord& point, std::s
   fork.stale = point.stale;
   fork.tag = point.tag;
   fork.tail_tokens = point.tail_tokens;
-  fork.pass_before_tail = 0;
   fork.name_space = point.name_space;
   fork.media = point.media;
   fork.hint = point.hint;

@@ -55,9 +55,9 @@ std::int64_t expected_blocks(const RequestBook& book, const Pass& pass) {
 void note_tail(RequestBook& book, RequestRecord& record, std::int64_t start) {
   const std::int64_t tail = book.tails.learned_tokens();
   if (tail == 0 || record.stale) return;
-  const TailUse::Places places = tail_places(book, record.id, tail);
+  const TailUse::Places places = tail_places(book, record.id, tail, start);
   if (start < places.before_tail) record.pass_before_tail = start;
-  if (record.computed >= record.prompt_tokens) book.tails.note_computed(record, tail_places(book, record.id, tail));
+  if (record.computed >= record.prompt_tokens) book.tails.note_computed(record, places);
 }
 
 /// Evicts and decides moves at the end of a call, before tiers answer it: what it evicts is stored by the same answer.

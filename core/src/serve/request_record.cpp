@@ -42,7 +42,6 @@ void RequestRecord::fill(const Prompt& prompt, const Namespace& epoch_name, std:
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
   begun = false;
-  pass_before_tail = 0;
   quiet_until = 0;
   ending = false;
   stale = false;

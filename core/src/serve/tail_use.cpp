@@ -41,7 +41,7 @@ std::size_t bucket_of(const NamespaceTag& name_space, std::size_t buckets) noexc
 
 TailUse::TailUse(const RequestCacheOptions& options)
     : fixed_(std::max<std::int64_t>(asked_tail(options), 0)),
-      grid_(ceil_div(key_tokens / 2, std::int64_t{options.block_size_tokens}) * options.block_size_tokens) {
+      grid_(ceil_div(default_tokens, std::int64_t{options.block_size_tokens}) * options.block_size_tokens) {
   if (asked_tail(options) != 0 || !has_tails(options)) return;
   sets_.resize(std::min(std::bit_ceil(static_cast<std::size_t>(kv_blocks(options))), sets_max));
   reach_ = default_tokens + state_grid_tokens(options) + grid_;
@@ -56,8 +56,8 @@ std::int64_t TailUse::tokens_of(const NamespaceTag& name_space) const noexcept {
 /// Of the tokens before this position, and of the position and the namespace.
 std::uint64_t TailUse::key_of(const RequestRecord& prompt, std::int64_t tokens) const noexcept {
   const std::uint64_t place = (std::uint64_t{prompt.tag.extra_key} << 32 | prompt.tag.salt) * 31;
-  const std::uint64_t key = hash_of(part_of(prompt, std::max<std::int64_t>(tokens - key_tokens, 0), tokens),
-                                    place + static_cast<std::uint64_t>(tokens));
+  const std::uint64_t key =
+      hash_of(part_of(prompt, tokens - key_tokens, tokens), place + static_cast<std::uint64_t>(tokens));
   return key | 1;
 }
 

@@ -40,7 +40,7 @@ class TailUse {
 
  private:
   static constexpr std::int64_t default_tokens = 64;
-  static constexpr std::int64_t key_tokens = 32;  ///< a prompt is found by as many tokens
+  static constexpr std::int64_t key_tokens = 16;  ///< a prompt is found by as many tokens
   static constexpr std::size_t sets_max = 1024;
   static constexpr std::uint32_t remembered = 256;  ///< prompts that continue others, of which the sums tell
 

@@ -197,7 +197,7 @@ class TailModel {
   void computed(const Tokens& prompt, const std::string& salt, const Served& served) {
     const std::int64_t length = std::ssize(prompt);
     Seen seen{.tokens = prompt, .salt = salt, .place = place(length, served.reused), .usable = usable(length)};
-    if (seen.place >= seen.usable || seen.place / 16 == 0) return;
+    if (seen.place >= seen.usable || seen.place / 64 == 0) return;
     seen.other = served.reused;
     if (!in_columns_ && placement_ != CheckpointPlacement::last) seen.other = std::max(seen.other, served.cached);
     for (const std::int64_t pass : served.passes)
@@ -221,12 +221,12 @@ class TailModel {
     int prompts = 0;
   };
 
-  /// The last prompt whose tail begins within reach before this position, and which has the same 32 tokens there.
+  /// The last prompt whose tail begins within reach before this position, and which has the same 16 tokens there.
   [[nodiscard]] const Seen* find(const Tokens& prompt, const std::string& salt, std::int64_t tokens) const {
-    for (std::int64_t at = tokens / 16 * 16; at > 0 && at >= tokens - (tail + grid_ + 16); at -= 16)
+    for (std::int64_t at = tokens / 64 * 64; at > 0 && at >= tokens - (tail + grid_ + 64); at -= 64)
       for (auto seen = seen_.rbegin(); seen != seen_.rend(); ++seen) {
-        if (seen->salt != salt || seen->place / 16 * 16 != at) continue;
-        const std::int64_t first = std::max<std::int64_t>(at - 32, 0);
+        if (seen->salt != salt || seen->place / 64 * 64 != at) continue;
+        const std::int64_t first = at - 16;
         if (!std::equal(prompt.begin() + first, prompt.begin() + at, seen->tokens.begin() + first)) continue;
         if (tokens >= seen->place) return &*seen;
         break;
@@ -312,10 +312,10 @@ TEST_CASE("what a cache learns of tails agrees with a slow model") {
       Token next = 0;
       for (int i = 0; i < 40; ++i) {
         CAPTURE(i);
-        const std::string salt = random.chance(50) ? "a" : "b";
-        std::vector<Tokens>& earlier = before[salt == "a" ? 0 : 1];
-        earlier.push_back(draw_prompt(random, earlier, next));
-        twins.serve_both(earlier.back(), salt, random.between(40, longest));
+        const std::size_t tenant = random.chance(50) ? 0 : 1;
+        const std::size_t like = random.chance(20) ? 1 - tenant : tenant;  // tenants may have the same prompts
+        before[tenant].push_back(draw_prompt(random, before[like], next));
+        twins.serve_both(before[tenant].back(), tenant == 0 ? "a" : "b", random.between(40, longest));
       }
       with_tail += twins.with_tail;
       without += twins.without;
