@@ -78,6 +78,18 @@ struct MoverObject final : Object {
               "must be that of a move under way");
     }
   }
+  /// No answer has moves that are not carried out yet.
+  [[nodiscard]] bool has_all_moves() const {
+    return last_move == static_cast<std::uint64_t>(cache->arena().usage().moves);
+  }
+  /// Carries out maps that settled unmaps made possible.
+  void carry_out_late(const Stream& stream) {
+    for (MemoryPlan late = cache->arena().take(); !late.moves.empty(); late = cache->arena().take()) {
+      mover.enqueue(late, stream);
+      last_move += late.moves.size();
+      static_cast<void>(settle());
+    }
+  }
   /// Tells the cache of all moves that have ended.
   std::size_t settle() {
     std::array<MemoryMover::Settled, settled_at_once> ended;
@@ -249,7 +261,9 @@ stateport_status stateport_memory_mover_carry_out(stateport_memory_mover* mover,
     held->mover.enqueue({.kv_copies = copies, .moves = moves}, Stream::from_native(stream));
     held->last_move += moves.size();
     if (wait != 0) held->mover.finish();
+    const bool has_all = held->has_all_moves();
     const std::size_t ended = held->settle();
+    if (has_all) held->carry_out_late(Stream::from_native(stream));
     if (settled != nullptr) *settled = ended;
   });
 }

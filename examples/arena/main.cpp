@@ -32,12 +32,14 @@ RequestCacheOptions options_of(const ElasticStore& kv, const ElasticStore& state
   return options;
 }
 
-/// Carries out the memory plan of an answer, after its other work, and tells the cache of moves that have ended.
+/// Carries out the memory plan of an answer, after its other work, and tells the cache of moves that have ended. Memory
+/// that came back may go elsewhere at once.
 void move_memory(RequestCache& cache, MemoryMover& mover, const MemoryPlan& plan, const Stream& stream) {
   mover.enqueue(plan, stream);
   std::array<MemoryMover::Settled, 16> settled;
   while (const std::size_t count = mover.poll(settled))
     for (const auto& [move, done] : std::span(settled).first(count)) cache.arena()->settle(move, done);
+  if (const MemoryPlan next = cache.arena()->take(); !next.moves.empty()) move_memory(cache, mover, next, stream);
 }
 // docs end
 

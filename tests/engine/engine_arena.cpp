@@ -48,11 +48,13 @@ void EngineArena::poll() {
     under_way_.erase(at);
     end(move);
   }
+  if (random_.chance(50)) take(arena_.take());
 }
 
 bool EngineArena::settle_all() {
   const std::vector<MemoryMove> all = std::exchange(under_way_, {});
   for (const MemoryMove& move : all) end(move);
+  take(arena_.take());
   return !all.empty();
 }
 

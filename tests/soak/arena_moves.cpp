@@ -30,6 +30,7 @@ void ArenaMoves::step(test::Random& random) {
     under_way_.erase(at);
     end(move, !random.chance(2));
   }
+  if (random.chance(50)) take(arena_.take());
 }
 
 void ArenaMoves::end(const MemoryMove& move, bool done) {

@@ -217,16 +217,17 @@ PassCommit ServedCache::commit_part() {
   return commit;
 }
 
-/// Carries moves out at once.
-void ServedCache::move_memory(const MemoryPlan& plan) {
-  copied_kv_blocks_ += std::ssize(plan.kv_copies);
-  if (plan.moves.empty()) return;
+/// Carries moves out at once, and those that they make possible.
+void ServedCache::move_memory(MemoryPlan plan) {
+  if (cache_->arena() == nullptr) return;
   const ArenaOptions& arena = std::get<SlotLayout>(cache_->options().layout).arena;
-  for (const MemoryMove& move : plan.moves) {
-    cache_->arena()->settle(move.id, true);
-    if (move.kind == MemoryMove::Kind::map)
-      mapped_bytes_ += move.part == MemoryPart::kv ? arena.kv.bytes : arena.states.bytes;
-  }
+  copied_kv_blocks_ += std::ssize(plan.kv_copies);
+  for (; !plan.moves.empty(); plan = cache_->arena()->take())
+    for (const MemoryMove& move : plan.moves) {
+      cache_->arena()->settle(move.id, true);
+      if (move.kind == MemoryMove::Kind::map)
+        mapped_bytes_ += move.part == MemoryPart::kv ? arena.kv.bytes : arena.states.bytes;
+    }
   const ArenaUsage usage = cache_->arena()->usage();
   require_invariant(usage.kv_bytes + usage.state_bytes <= arena.bytes, "ServedCache",
                     "more memory is mapped than the arena has");

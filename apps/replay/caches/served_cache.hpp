@@ -71,7 +71,7 @@ class ServedCache final : public ReplayCache {
   void move_between_tiers(TransferPlan transfers);
   [[nodiscard]] PassPlan plan_part(std::int64_t tokens);
   [[nodiscard]] PassCommit commit_part();
-  void move_memory(const MemoryPlan& plan);
+  void move_memory(MemoryPlan plan);
 
   std::unique_ptr<RequestCache> cache_;
   std::optional<BlockHasher> hasher_;  ///< of an index by block hash, to time it

@@ -231,6 +231,7 @@ bool HashSlots::has_state(RequestId request, std::int64_t tokens) const {
 void HashSlots::publish(Pass&) {
   if (!checkpoints_.empty()) {
     const std::size_t wanted = checkpoints_.size();
+    book_.note_need(MemoryPart::states, static_cast<std::int64_t>(wanted));
     book_.note_lack(MemoryPart::states, static_cast<std::int64_t>(wanted) - slots_.free_slots());
     given_.resize(wanted);
     while (slots_.free_slots() < std::ssize(checkpoints_) && budget_.evict_demoted_state()) {

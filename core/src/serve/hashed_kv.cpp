@@ -123,6 +123,7 @@ bool HashedKv::reserve(RequestId request, std::int64_t upto) {
     return false;
   }
   places_.take(fresh);
+  book_.note_need(MemoryPart::kv, std::ssize(fresh));
   if (owners_ != nullptr)
     for (const BlockId block : fresh) owners_->take(block.index());
   for (const BlockId block : fresh)

@@ -17,7 +17,9 @@ namespace {
 constexpr std::int32_t lack_decisions_max = 16;
 /// A pass may leave two checkpoints of a prompt: at the branch point and at its end.
 constexpr std::int32_t numbers_at_once = 2;
-/// Room that is made for prompts ahead of their passes, as a part of the memory.
+/// As many passes tell what a pass takes, and as many before them.
+constexpr std::int32_t passes_told = 16;
+/// Room that is made for passes ahead, as a part of the memory.
 constexpr std::int64_t expected_part = 8;
 /// After this number of refused maps no more are asked for until memory was given back, or for as many decisions as
 /// follow: one extent may be at fault, but not two, and what else the system needs may end.
@@ -40,7 +42,8 @@ MemoryArena::MemoryArena(const RequestCacheOptions& options, ElasticIndex& index
   parts_ = {make_part(MemoryPart::kv, arena.kv, kv_blocks(options), least.kv),
             make_part(MemoryPart::states, arena.states, checkpoint_slots(options), least.states)};
   const std::size_t extents = parts_[0].extents.size() + parts_[1].extents.size();
-  moves_.reserve(extents);
+  moves_.reserve(2 * extents);
+  late_moves_.reserve(extents);
   outstanding_.reserve(2 * extents);  // at least as many are settled as are not when the settled ones are removed
   closing_.reserve(extents);
   movable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
@@ -62,6 +65,7 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   };
   part.low = std::max(numbers_in(headroom_bytes_ / 4), std::min(numbers_at_once, numbers));
   part.wanted = std::max(numbers_in(headroom_bytes_ / 2), part.low);
+  part.need_max = numbers_in(bytes_ / expected_part);
   return part;
 }
 
@@ -112,6 +116,16 @@ void MemoryArena::note_lack(MemoryPart name, std::int32_t numbers) noexcept {
   part.lack_age = 0;
 }
 
+void MemoryArena::note_need(MemoryPart name, std::int32_t numbers) noexcept {
+  if (numbers == 0) return;
+  Part& part = parts_[index_of(name)];
+  if (part.needs++ == passes_told) {
+    part.need_before = std::exchange(part.need, 0);
+    part.needs = 1;
+  }
+  part.need = std::max(part.need, numbers);
+}
+
 void MemoryArena::expect_kv(std::int64_t blocks) noexcept {
   Part& kv = parts_[index_of(MemoryPart::kv)];
   const std::int64_t most = std::min<std::int64_t>(bytes_ / expected_part / kv.bytes_of(1), kv.numbers);
@@ -125,7 +139,7 @@ void MemoryArena::make_room(std::optional<MemoryPart> without_room) {
     std::int64_t wanted = headroom_bytes_;
     if (!without_room) {
       const auto& [kv, states] = parts_;
-      wanted = std::max(wanted, kv.bytes_of(kv.expected) + states.bytes_of(states.low));
+      wanted = std::max(wanted, kv.bytes_of(kv.kept()) + states.bytes_of(states.kept()));
     } else {
       const Part& part = parts_[index_of(*without_room)];
       const Part& other = parts_[1 - index_of(*without_room)];
@@ -143,7 +157,7 @@ std::int32_t MemoryArena::missing_extents(const Part& part) const noexcept {
   const std::int64_t coming = std::int64_t{part.count(Extent::mapping)} * part.shape.count;
   const std::int64_t free = index_.free_numbers(part.name) + coming;
   const std::int64_t numbers =
-      std::max<std::int64_t>(part.lack, free < part.kept() ? std::max(part.wanted, part.expected) - free : 0);
+      std::max<std::int64_t>(part.lack, free < part.kept() ? std::max(part.wanted, part.kept()) - free : 0);
   const std::int64_t extents = ceil_div(numbers, std::int64_t{part.shape.count});
   return static_cast<std::int32_t>(std::min<std::int64_t>(extents, part.count(Extent::unmapped)));
 }
@@ -158,8 +172,11 @@ std::int32_t MemoryArena::spare_extents(const Part& part, std::int32_t kept) con
 /// KV is the last to move: nothing may evict KV that this call has moved, because tiers would store it from a place
 /// that it is copied to after their transfers.
 void MemoryArena::balance(std::optional<MemoryPart> without_room) {
-  for (Part& part : parts_)
-    if (without_room && (part.lack_age > 0 || part.name != *without_room)) part.lack = 0;  // it had room in the end
+  for (Part& part : parts_) {
+    const bool is_met = !without_room && index_.free_numbers(part.name) >= std::max(part.kept(), part.lack);
+    const bool had_room = without_room && (part.lack_age > 0 || part.name != *without_room);  // in the end
+    if (is_met || had_room) part.lack = 0;
+  }
   if (!can_map() && ++decisions_since_refusal_ >= decisions_until_retry) refusals_ = 0;
   make_room(without_room);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -272,15 +289,27 @@ std::optional<std::int32_t> MemoryArena::emptiest(const Part& part) const {
 }
 
 void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent) {
-  moves_.push_back({.id = ++last_move_, .kind = kind, .part = part.name, .extent = extent});
+  std::vector<MemoryMove>& moves = settles_ ? late_moves_ : moves_;
+  moves.push_back({.id = ++last_move_, .kind = kind, .part = part.name, .extent = extent});
   if (outstanding_.size() == outstanding_.capacity())
     std::erase_if(outstanding_, [](const Decided& decided) { return decided.is_settled; });
-  outstanding_.push_back({.move = moves_.back()});
+  outstanding_.push_back({.move = moves.back()});
   ++under_way_;
 }
 
+void MemoryArena::forget_taken() noexcept {
+  moves_.clear();
+  kv_copies_.clear();
+}
+
+void MemoryArena::take_late_moves() noexcept {
+  moves_.insert(moves_.end(), late_moves_.begin(), late_moves_.end());
+  late_moves_.clear();
+}
+
 MemoryPlan MemoryArena::take() {
-  if (std::exchange(is_taken_, true)) return {};
+  if (std::exchange(is_taken_, true)) forget_taken();
+  take_late_moves();
   return {.kv_copies = kv_copies_, .moves = moves_};
 }
 
@@ -297,7 +326,7 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
   if (unmaps || done) refusals_ = 0;
   if (unmaps == done) {
     enter(part, move.extent, Extent::unmapped);
-    if (unmaps) return;
+    if (unmaps) return map_what_came();
     ++refusals_;
     decisions_since_refusal_ = 0;
     return;
@@ -305,6 +334,13 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
   enter(part, move.extent, Extent::mapped);
   index_.open(part.name, part.first(move.extent), part.size(move.extent));
   if (!unmaps && marks_ != nullptr) marks_->memory_came(move.part, part.first(move.extent), part.size(move.extent));
+}
+
+/// Memory came back. What is decided now is of the next answer, or of take(): the engine may look at the last one.
+void MemoryArena::map_what_came() {
+  settles_ = true;
+  for (Part& part : parts_) map(part, missing_extents(part));
+  settles_ = false;
 }
 
 bool MemoryArena::is_mapped(MemoryPart name, std::int32_t extent) const {

@@ -26,10 +26,12 @@ namespace stateport::detail {
 ///
 /// An extent counts against the arena's bytes but where it is unmapped. The headroom is memory that no content has: the
 /// arena evicts until there is that much, and gives a part that is short the extents that the other part can spare. So
-/// the eviction policy alone decides what is evicted, and memory follows. A part is short if less than a quarter of the
-/// headroom is free in it, or fewer than two numbers, and gets extents until half of it is free there; or if it had to
-/// evict its own content at once, and gets as much as was missing. KV is also short if less is free than the prompts of
-/// the last pass have yet to take: an extent needs two passes to come.
+/// the eviction policy alone decides what is evicted, and memory follows.
+///
+/// A part is short if fewer numbers are free than one of the last passes took, than a quarter of the headroom, or than
+/// two; KV also if fewer are free than the prompts of the last pass have yet to take. It gets extents until there are
+/// enough and half of the headroom is free there. A part that had to evict its own content at once gets as much as was
+/// missing. Memory that comes back is mapped to a part that is short when its unmap is settled.
 class MemoryArena final : public CacheArena {
  public:
   /// Closes the numbers of all extents that are not mapped at the start. `marks` may be null: tenants share memory as
@@ -38,13 +40,14 @@ class MemoryArena final : public CacheArena {
 
   /// A call begins: forgets the plan, if it was taken.
   void begin_call() noexcept {
-    if (!std::exchange(is_taken_, false)) return;
-    moves_.clear();
-    kv_copies_.clear();
+    if (std::exchange(is_taken_, false)) forget_taken();
+    take_late_moves();
   }
   /// A request found so few free numbers that this many more were needed: content of the part was evicted for it, or
   /// the request has no room.
   void note_lack(MemoryPart part, std::int32_t numbers) noexcept;
+  /// Requests took as many numbers for one pass.
+  void note_need(MemoryPart part, std::int32_t numbers) noexcept;
   /// The prompts of the last pass have yet to take this many blocks of KV. Room is made for them, in at most an eighth
   /// of the memory.
   void expect_kv(std::int64_t blocks) noexcept;
@@ -80,6 +83,10 @@ class MemoryArena final : public CacheArena {
     std::int32_t next_to_give = 0;              ///< the same
     std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
     std::int32_t expected = 0;                  ///< numbers; see expect_kv()
+    std::int32_t need = 0;                      ///< numbers that a pass of late took, at most
+    std::int32_t need_before = 0;               ///< the same, of the passes before those
+    std::int32_t needs = 0;                     ///< passes that `need` tells of
+    std::int32_t need_max = 0;                  ///< numbers
     std::int32_t lack = 0;                      ///< numbers that the part is to get beside
     std::int32_t lack_age = 0;                  ///< decisions since it was noted
 
@@ -98,7 +105,9 @@ class MemoryArena final : public CacheArena {
     }
     [[nodiscard]] std::int64_t bytes_of(std::int64_t many) const noexcept { return many * shape.bytes / shape.count; }
     /// Fewer free numbers are too few.
-    [[nodiscard]] std::int32_t kept() const noexcept { return std::max(low, expected); }
+    [[nodiscard]] std::int32_t kept() const noexcept {
+      return std::max({low, expected, std::min(std::max(need, need_before), need_max)});
+    }
   };
 
   struct Decided {
@@ -116,11 +125,14 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] std::int32_t spare_extents(const Part& part, std::int32_t kept) const noexcept;
   [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
   void map(Part& part, std::int32_t extents);
+  void map_what_came();
   void give_to_request(Part& from, std::int64_t bytes);
   bool give(Part& from, std::int64_t bytes, std::int32_t kept);
   void choose(Part& from, std::int32_t extent);
   [[nodiscard]] std::optional<std::int32_t> emptiest(const Part& part) const;
   void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
+  void forget_taken() noexcept;
+  void take_late_moves() noexcept;
   void age_lack(Part& part) noexcept;
 
   ElasticIndex& index_;
@@ -129,6 +141,7 @@ class MemoryArena final : public CacheArena {
   std::int64_t headroom_bytes_;
   std::array<Part, memory_part_count> parts_;
   std::vector<MemoryMove> moves_;       ///< of this answer
+  std::vector<MemoryMove> late_moves_;  ///< decided by settle(), of no answer yet
   std::vector<Decided> outstanding_;    ///< ascending by id; settled ones are removed when there is no room
   std::size_t under_way_ = 0;           ///< of these, not settled
   std::vector<NumberRange> closing_;    ///< scratch
@@ -141,6 +154,7 @@ class MemoryArena final : public CacheArena {
   std::int32_t refusals_ = 0;  ///< of maps, since one was done or memory was given back
   std::int32_t decisions_since_refusal_ = 0;
   bool is_taken_ = false;  ///< the plan was answered
+  bool settles_ = false;   ///< settle() runs
 };
 
 }  // namespace stateport::detail

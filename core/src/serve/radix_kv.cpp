@@ -176,6 +176,7 @@ SlotId RadixKv::take_state() {
     found = tree_.allocate_slots({&state, 1});
   }
   if (!found) return SlotId{};
+  book_.note_need(MemoryPart::states, 1);
   note_taken(state_owners_, state);
   return state;
 }
@@ -287,6 +288,7 @@ bool RadixKv::reserve(RequestId id, std::int64_t upto) {
   const auto take = [&] {
     if (!kv_.allocate(fresh)) return false;
     note_taken(book_, fresh);
+    book_.note_need(MemoryPart::kv, std::ssize(fresh) / options_.block_size_tokens);
     return true;
   };
   if (take()) return true;

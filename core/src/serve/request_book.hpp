@@ -71,6 +71,9 @@ struct RequestBook {
   [[nodiscard]] std::span<const std::int64_t> asked_breakpoints_of(RequestId request) const noexcept {
     return asked[request.index()].all();
   }
+  void note_need(MemoryPart part, std::int64_t numbers) noexcept {
+    need[static_cast<std::size_t>(part)] += static_cast<std::int32_t>(numbers);
+  }
   void note_lack(MemoryPart part, std::int64_t numbers) noexcept {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
     lacked = std::max(lacked, static_cast<std::int32_t>(numbers));
@@ -136,6 +139,8 @@ struct RequestBook {
   std::optional<StateChecks> checks;       ///< with options.integrity
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
+  /// By MemoryPart: numbers that requests took, since an arena looked.
+  std::array<std::int32_t, memory_part_count> need = {};
   TailUse tails;
   CacheStats stats;
   StateAges ages;    ///< of checkpoints; none with index hash in columns

@@ -66,6 +66,8 @@ void move_memory(RequestBook& book, MemoryArena& arena, std::optional<MemoryPart
   for (std::size_t part = 0; part < book.lack.size(); ++part)
     if (const std::int32_t numbers = std::exchange(book.lack[part], 0); numbers > 0)
       arena.note_lack(static_cast<MemoryPart>(part), numbers);
+  for (std::size_t part = 0; part < book.need.size(); ++part)
+    arena.note_need(static_cast<MemoryPart>(part), std::exchange(book.need[part], 0));
   arena.balance(without_room);
 }
 

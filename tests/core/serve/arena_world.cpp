@@ -74,11 +74,15 @@ void ArenaWorld::step(Random& random) {
     under_way_.erase(at);
     end(move, !random.chance(5));
   }
+  if (random.chance(50)) begin(arena_.take());
 }
 
 void ArenaWorld::settle_all() {
-  const std::vector<MemoryMove> all = std::exchange(under_way_, {});
-  for (const MemoryMove& move : all) end(move, true);
+  while (!under_way_.empty()) {
+    const std::vector<MemoryMove> all = std::exchange(under_way_, {});
+    for (const MemoryMove& move : all) end(move, true);
+    begin(arena_.take());
+  }
 }
 
 void ArenaWorld::end(const MemoryMove& move, bool done) {

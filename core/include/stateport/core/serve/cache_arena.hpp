@@ -28,7 +28,9 @@ struct ArenaUsage {
 /// of a group settle each move at the same point of that sequence, and as `done` only if it is done on all of them.
 class CacheArena {
  public:
-  /// The memory plan that no answer has carried: of an insert() that found no room. Valid until the next call. O(1).
+  /// The memory plan that no answer has carried: of an insert() that found no room, and maps that settled unmaps made
+  /// possible. The next answer has these if nobody takes them; an engine that takes them after settle() has the memory
+  /// a pass earlier. Valid until the next call but settle(). O(1).
   [[nodiscard]] virtual MemoryPlan take() = 0;
   /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and another one is
   /// tried. After two refusals the cache asks for no further memory until some is given back, or for 1,024 commits. An

@@ -39,12 +39,12 @@ enum class CheckpointPlacement : std::uint8_t {
 /// mapped extents are never more than `bytes`. Both stores have addresses for the most that the cache may ever use of
 /// them (kv_tokens, checkpoints): as much as `bytes` can hold, if one part may take all of it.
 ///
-/// The cache keeps a 64th of the memory free (at least two extents of each part), evicts by worth whatever is worth the
-/// least, as with budget_bytes, and moves free extents to the part that is short of them. For the rest of the prompts
-/// that the last pass computed it makes room ahead, in at most an eighth of the memory. Extents that hold KV of a
-/// running request stay where they are, and so do those that hold its state: without separate_checkpoints a tree had
-/// better have extents of one slot. A row of a pass that finds no room may find it once the moves of that answer are
-/// settled.
+/// The cache keeps a 128th of the memory free (at least two extents of each part), and in each part as much as one of
+/// the last passes took. It evicts by worth whatever is worth the least, as with budget_bytes, and moves free extents
+/// to the part that is short of them. For the rest of the prompts that the last pass computed it makes room ahead. In
+/// each part that is at most an eighth of the memory. Extents that hold KV of a running request stay where they are,
+/// and so do those that hold its state: without separate_checkpoints a tree had better have extents of one slot. A row
+/// of a pass that finds no room may find it once the moves of that answer are settled.
 struct ArenaOptions {
   std::int64_t bytes = 0;    ///< of physical memory for the extents of both parts; 0: no arena
   ExtentShape kv;            ///< of KV blocks
