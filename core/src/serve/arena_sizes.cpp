@@ -30,7 +30,7 @@ void require_shape(const ExtentShape& shape, std::int64_t numbers, const char* c
 
 std::int64_t arena_headroom_bytes(const RequestCacheOptions& options) noexcept {
   const ArenaOptions& arena = slot_layout(options).arena;
-  constexpr std::int64_t part_of_arena = 128;  // measured: docs/eviction-experiments.md
+  constexpr std::int64_t part_of_arena = 96;  // measured: docs/eviction-experiments.md
   return std::max(arena.bytes / part_of_arena, 2 * (arena.kv.bytes + arena.states.bytes));
 }
 

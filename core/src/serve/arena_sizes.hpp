@@ -18,7 +18,7 @@ struct ArenaExtents {
   return layout.budget_bytes > 0 || layout.arena.bytes > 0;
 }
 
-/// Memory that no content has: a 128th of the arena, and at least two extents of each part.
+/// Memory that no content has: a 96th of the arena, and at least two extents of each part.
 [[nodiscard]] std::int64_t arena_headroom_bytes(const RequestCacheOptions& options) noexcept;
 /// Extents that stay mapped: KV for one request of max_request_tokens, and a state for every running request and one
 /// more.

@@ -63,8 +63,7 @@ MemoryArena::Part MemoryArena::make_part(MemoryPart name, const ExtentShape& sha
   const auto numbers_in = [&](std::int64_t bytes) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(bytes / part.bytes_of(1), 1, std::max(numbers, 1)));
   };
-  part.low = std::max(numbers_in(headroom_bytes_ / 4), std::min(numbers_at_once, numbers));
-  part.wanted = std::max(numbers_in(headroom_bytes_ / 2), part.low);
+  part.low = std::min(numbers_at_once, numbers);
   part.need_max = numbers_in(bytes_ / expected_part);
   return part;
 }
@@ -156,8 +155,7 @@ void MemoryArena::make_room(std::optional<MemoryPart> without_room) {
 std::int32_t MemoryArena::missing_extents(const Part& part) const noexcept {
   const std::int64_t coming = std::int64_t{part.count(Extent::mapping)} * part.shape.count;
   const std::int64_t free = index_.free_numbers(part.name) + coming;
-  const std::int64_t numbers =
-      std::max<std::int64_t>(part.lack, free < part.kept() ? std::max(part.wanted, part.kept()) - free : 0);
+  const std::int64_t numbers = std::max<std::int64_t>(part.lack, part.kept() - free);
   const std::int64_t extents = ceil_div(numbers, std::int64_t{part.shape.count});
   return static_cast<std::int32_t>(std::min<std::int64_t>(extents, part.count(Extent::unmapped)));
 }

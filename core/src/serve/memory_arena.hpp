@@ -28,10 +28,10 @@ namespace stateport::detail {
 /// arena evicts until there is that much, and gives a part that is short the extents that the other part can spare. So
 /// the eviction policy alone decides what is evicted, and memory follows.
 ///
-/// A part is short if fewer numbers are free than one of the last passes took, than a quarter of the headroom, or than
-/// two; KV also if fewer are free than the prompts of the last pass have yet to take. It gets extents until there are
-/// enough and half of the headroom is free there. A part that had to evict its own content at once gets as much as was
-/// missing. Memory that comes back is mapped to a part that is short when its unmap is settled.
+/// A part is short if fewer numbers are free than one of the last passes took, or than two; KV also if fewer are free
+/// than the prompts of the last pass have yet to take. It gets extents until as many are free. A part that had to evict
+/// its own content at once gets as much as was missing. Memory that comes back is mapped to a part that is short when
+/// its unmap is settled.
 class MemoryArena final : public CacheArena {
  public:
   /// Closes the numbers of all extents that are not mapped at the start. `marks` may be null: tenants share memory as
@@ -81,7 +81,6 @@ class MemoryArena final : public CacheArena {
     std::int32_t low = 0;                       ///< numbers; fewer free ones are always too few
     std::int32_t next_to_map = 0;               ///< the extent that is looked at next
     std::int32_t next_to_give = 0;              ///< the same
-    std::int32_t wanted = 0;                    ///< numbers; as many are free after a move
     std::int32_t expected = 0;                  ///< numbers; see expect_kv()
     std::int32_t need = 0;                      ///< numbers that a pass of late took, at most
     std::int32_t need_before = 0;               ///< the same, of the passes before those

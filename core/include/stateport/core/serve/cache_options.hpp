@@ -39,7 +39,7 @@ enum class CheckpointPlacement : std::uint8_t {
 /// mapped extents are never more than `bytes`. Both stores have addresses for the most that the cache may ever use of
 /// them (kv_tokens, checkpoints): as much as `bytes` can hold, if one part may take all of it.
 ///
-/// The cache keeps a 128th of the memory free (at least two extents of each part), and in each part as much as one of
+/// The cache keeps a 96th of the memory free (at least two extents of each part), and in each part as much as one of
 /// the last passes took. It evicts by worth whatever is worth the least, as with budget_bytes, and moves free extents
 /// to the part that is short of them. For the rest of the prompts that the last pass computed it makes room ahead. In
 /// each part that is at most an eighth of the memory. Extents that hold KV of a running request stay where they are,
