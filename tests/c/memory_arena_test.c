@@ -14,6 +14,7 @@ typedef struct arena_world {
   int64_t refusals;             ///< maps that the system will refuse
   int64_t moves;
   int64_t plan_moves;  ///< of these, in plans
+  int64_t late_moves;  ///< of these, made possible by others
 } arena_world;
 
 static int32_t extents_of(const arena_world* self, int32_t part) {
@@ -52,7 +53,7 @@ static void make_world(arena_world* self, const arena_setup* setup) {
   check_mapped(self);
 }
 
-/// Moves are there until the next answer, whatever is settled.
+/// Moves are there until the next answer, whatever is settled. Then those that they made possible.
 static void carry_out(arena_world* self, const stateport_slot_copy* copies, size_t copy_count,
                       const stateport_memory_move* moves, size_t count) {
   self->kv_copies += (int64_t)copy_count;
@@ -73,6 +74,10 @@ static void carry_out(arena_world* self, const stateport_slot_copy* copies, size
     CHECK_OK(stateport_request_cache_settle_move(self->cache, move.id, done ? 7 : 0));
     CHECK_REFUSED(stateport_request_cache_settle_move(self->cache, move.id, 1), STATEPORT_INVALID_ARGUMENT, "move = ");
   }
+  stateport_memory_plan late = {.size = sizeof late};
+  CHECK_OK(stateport_request_cache_take_memory(self->cache, &late));
+  self->late_moves += (int64_t)late.move_count;
+  if (late.move_count > 0) carry_out(self, late.kv_copies, late.kv_copy_count, late.moves, late.move_count);
   check_mapped(self);
 }
 
@@ -157,7 +162,7 @@ static void follow_content(int32_t combination) {
   serve_many(&self, 100, 200, block_tokens + 1);
   CHECK(usage_of(self.cache).kv_bytes < kv_of_long);
   serve_many(&self, 180, 200, block_tokens + 1);
-  CHECK(self.kv_copies > 0 && self.reused > 0);
+  CHECK(self.kv_copies > 0 && self.reused > 0 && self.late_moves > 0);
   CHECK_OK(stateport_request_cache_destroy(self.cache));
 }
 
@@ -183,14 +188,16 @@ static void share_at_start(int32_t combination) {
   CHECK_OK(stateport_request_cache_destroy(self.cache));
 }
 
-/// An insert without room answers nothing: its moves are taken.
+/// An insert without room answers nothing: its moves are taken. The moves of the one before are late.
 static void insert_after_moves(int32_t combination) {
   arena_setup setup;
   make_arena_setup(&setup, combination);
   setup.arena.state_share = 1;
   arena_world self;
   make_world(&self, &setup);
-  int64_t taken = 0;
+  stateport_memory_move held[2 * extents_max];
+  size_t held_count = 0;
+  bool had_no_room = false;
   int64_t requests[2];
   for (int32_t i = 0; i < 2; ++i) {
     start_prompt(&self, 1 + i, request_tokens_max, &requests[i]);
@@ -199,20 +206,23 @@ static void insert_after_moves(int32_t combination) {
       stateport_pass_commit commit = {.size = sizeof commit};
       stateport_status status;
       ANSWER(status, stateport_request_cache_insert(self.cache, requests[i], request_tokens_max, &plan, &commit));
-      stateport_memory_plan memory = {.size = sizeof memory, .move_count = 9};
       if (status == STATEPORT_OK) {
-        carry_out(&self, commit.kv_copies, commit.kv_copy_count, commit.moves, commit.move_count);
+        CHECK(held_count == 0 && commit.kv_copy_count == 0 && commit.move_count <= 2 * extents_max);
+        held_count = commit.move_count;
+        memcpy(held, commit.moves, held_count * sizeof *held);
         break;
       }
       CHECK(status == STATEPORT_NO_CAPACITY && tries < 3);
-      CHECK_OK(stateport_request_cache_take_memory(self.cache, &memory));
-      taken += (int64_t)memory.move_count;
-      carry_out(&self, memory.kv_copies, memory.kv_copy_count, memory.moves, memory.move_count);
+      had_no_room = true;
+      carry_out(&self, NULL, 0, held, held_count);
+      held_count = 0;
+      stateport_memory_plan memory = {.size = sizeof memory, .move_count = 9};
       CHECK_OK(stateport_request_cache_take_memory(self.cache, &memory));
       CHECK(memory.move_count == 0 && memory.kv_copy_count == 0);
     }
   }
-  CHECK(taken > 0);
+  CHECK(had_no_room && self.late_moves > 0);
+  carry_out(&self, NULL, 0, held, held_count);
   for (int32_t i = 0; i < 2; ++i) finish(&self, requests[i]);
   CHECK_OK(stateport_request_cache_destroy(self.cache));
 }

@@ -344,8 +344,8 @@ static void refuse_slots(void) {
   setup.slots.placement = 5;
   refuse(&setup, "placement = 5");
   setup.slots.placement = 0;
-  setup.slots.tail_tokens = -1;
-  refuse(&setup, "tail_tokens = -1");
+  setup.slots.tail_tokens = -2;
+  refuse(&setup, "tail_tokens = -2");
   setup.slots.tail_tokens = 0;
   setup.slots.breakpoint_saves = 9;
   refuse(&setup, "breakpoint_saves = 9");

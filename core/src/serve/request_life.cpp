@@ -190,7 +190,7 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows, std::span<const std::i
   pass.parents.assign(parents.begin(), parents.end());
   PassPlan plan = pass.view();
   plan.transfers = take_transfers();
-  if (arena_) plan.memory = arena_->take();
+  if (arena_ && pass.without_room > 0) plan.memory = arena_->take();
   return plan;
 }
 

@@ -27,7 +27,9 @@ class Watch:
 
     def __init__(self, cache: PrefixCache, limit: int) -> None:
         self.stores, self._book, self._limit = cache._ledger.stores, cache._ledger.book, limit
-        self.kv_copies, self.moves = 0, {(part, kind): 0 for part in sp.MEMORY_PARTS for kind in sp.MOVE_KINDS}
+        self.kv_copies = 0
+        self.moves = {(part, kind): 0 for part in sp.MEMORY_PARTS for kind in sp.MOVE_KINDS}  # extents that change
+        self._mapped = self.mapped()
         self._carry_out = self.stores.carry_out
         self.stores.carry_out = self.carry_out  # type: ignore[method-assign]
         self.check()
@@ -35,10 +37,14 @@ class Watch:
     def carry_out(self, answer: Any, stream: Any, *, wait: bool) -> int:
         ended = self._carry_out(answer, stream, wait=wait)
         self.kv_copies += len(answer.kv_copies)
-        for move in answer.moves:
-            self.moves[sp.MEMORY_PARTS[move["part"]], sp.MOVE_KINDS[move["kind"]]] += 1
+        before, self._mapped = self._mapped, self.mapped()
+        for part, had, has in zip(sp.MEMORY_PARTS, before, self._mapped, strict=True):
+            self.moves[part, "map" if has > had else "unmap"] += abs(has - had)
         self.check()
         return ended
+
+    def mapped(self) -> list[int]:
+        return [store.info().mapped_extents for store in (self.stores.pages, self.stores.states)]
 
     def check(self) -> None:
         memory, usage = self.stores.memory.usage(), self._book.arena_usage()
@@ -102,8 +108,10 @@ def test_memory_follows_the_prompts(architecture: str, page_tokens: int, tiers: 
             cache.check_invariants()
             assert cache.stats().hit_tokens > 0
             assert cache.memory_usage().refused_moves == 0
-        assert kv_bytes[1] < kv_bytes[2] > kv_bytes[3], kv_bytes
-        assert all(watch.moves.values()), watch.moves
+        assert kv_bytes[1] < kv_bytes[2], kv_bytes
+        if architecture != "lfm2":  # two extents have room for all of its states
+            assert kv_bytes[2] > kv_bytes[3], kv_bytes
+            assert all(watch.moves.values()), watch.moves
         assert witness.ties <= 1
 
 
@@ -118,11 +126,14 @@ def test_a_system_without_memory_changes_no_answer() -> None:
         original = stores.carry_out
 
         def carry_out(answer: Any, stream: Any, *, wait: bool) -> int:
-            ended = original(answer, stream, wait=wait)
-            if any(answer.moves["kind"] == _UNMAP) and other.info().mapped_extents < other.slots:
-                with contextlib.suppress(sp.OutOfMemory):
-                    other.map(other.info().mapped_extents)
-            return ended
+            moves = answer.moves
+            if len(moves) < 2 or not any(moves["kind"] == _UNMAP) or other.info().mapped_extents == other.slots:
+                return original(answer, stream, wait=wait)
+            # Maps that unmaps make possible follow the last move of an answer.
+            ended = original(sp.MemoryPlan(answer.kv_copies, moves[:-1]), stream, wait=wait)
+            with contextlib.suppress(sp.OutOfMemory):
+                other.map(other.info().mapped_extents)
+            return ended + original(sp.MemoryPlan(answer.kv_copies[:0], moves[-1:]), stream, wait=wait)
 
         stores.carry_out = carry_out  # type: ignore[method-assign]
         for number in range(12):
