@@ -82,13 +82,16 @@ struct MoverObject final : Object {
   [[nodiscard]] bool has_all_moves() const {
     return last_move == static_cast<std::uint64_t>(cache->arena().usage().moves);
   }
-  /// Carries out maps that settled unmaps made possible.
-  void carry_out_late(const Stream& stream) {
+  /// Carries out maps that settled unmaps made possible. They end at once. Answers how many other moves ended.
+  std::size_t carry_out_late(const Stream& stream) {
+    std::size_t others = 0;
     for (MemoryPlan late = cache->arena().take(); !late.moves.empty(); late = cache->arena().take()) {
+      const std::size_t maps = late.moves.size();
       mover.enqueue(late, stream);
-      last_move += late.moves.size();
-      static_cast<void>(settle());
+      last_move += maps;
+      others += settle() - maps;
     }
+    return others;
   }
   /// Tells the cache of all moves that have ended.
   std::size_t settle() {
@@ -262,8 +265,8 @@ stateport_status stateport_memory_mover_carry_out(stateport_memory_mover* mover,
     held->last_move += moves.size();
     if (wait != 0) held->mover.finish();
     const bool has_all = held->has_all_moves();
-    const std::size_t ended = held->settle();
-    if (has_all) held->carry_out_late(Stream::from_native(stream));
+    std::size_t ended = held->settle();
+    if (has_all) ended += held->carry_out_late(Stream::from_native(stream));
     if (settled != nullptr) *settled = ended;
   });
 }
