@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "serve/memory_arena.hpp"
+
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
@@ -8,7 +10,6 @@
 #include "random.hpp"
 #include "random_engine.hpp"
 #include "serve/arena_sizes.hpp"
-#include "serve/memory_arena.hpp"
 
 #include <doctest/doctest.h>
 
