@@ -32,8 +32,7 @@ MemoryPlanArrays::MemoryPlanArrays(const RequestCacheOptions& options) {
   const auto extents = [](std::int32_t numbers, const ExtentShape& shape) {
     return static_cast<std::size_t>(ceil_div(numbers, std::int64_t{shape.count}));
   };
-  // An answer may have the moves of one that was not taken.
-  moves_.reserve(2 * (extents(kv_blocks(options), arena.kv) + extents(checkpoint_slots(options), arena.states)));
+  moves_.reserve(extents(kv_blocks(options), arena.kv) + extents(checkpoint_slots(options), arena.states));
   kv_copies_.reserve(static_cast<std::size_t>(kv_blocks(options)));
 }
 

@@ -47,7 +47,8 @@ class CacheArena(_library.Object):
     answer has any, and settle_move, is_mapped and take_memory raise InvalidState."""
 
     def take_memory(self) -> MemoryPlan:
-        """The memory work of an `insert` that found no room: once its moves are settled there may be some."""
+        """The memory work that no other answer has: of an `insert` that found no room, and maps that settled unmaps
+        made possible."""
         out = _c.MemoryPlan()
         with self._turn:
             calls.request_cache_take_memory(self.handle, ctypes.byref(out))

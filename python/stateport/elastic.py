@@ -124,8 +124,9 @@ class MemoryMover(_library.Object):
     def carry_out(self, answer: PassPlan | PassCommit | MemoryPlan | None = None, *, stream: Any = None,
                   wait: bool = False) -> int:
         """Carries out `kv_copies` and `moves` of an answer, after its other work was enqueued on `stream`, and settles
-        the moves that have ended; answers how many. Maps that these make possible are carried out besides. wait: waits for the stream, so that all of them end; else unmaps
-        whose time has not come are left to a later call. Every answer with moves is carried out once, in the order of
+        the moves that have ended; answers how many. Maps that these make possible are carried out besides, once all
+        answers are. wait: waits for the stream, so that all of them end; else unmaps whose time has not come are left
+        to a later call. Every answer with moves is carried out once, in the order of
         the answers. None: there is no new one. Raises InvalidArgument for moves that are not the next ones of the
         cache."""
         ended = ctypes.c_size_t()

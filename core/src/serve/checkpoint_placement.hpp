@@ -200,7 +200,8 @@ struct PromptCheckpoints {
           .named_saves = layout.breakpoint_saves};
 }
 
-/// Where the prompt, whose pass began at `start`, would leave states with such a tail and without.
+/// Where the prompt, whose pass began at `start`, would leave states with such a tail and without. Named positions do
+/// not count: with a tail the state at the end, which no later prompt uses, is not kept beside them.
 [[nodiscard]] inline TailUse::Places tail_places(const RequestBook& book, RequestId request, std::int64_t tail,
                                                  std::int64_t start) {
   PromptCheckpoints prompt = checkpoints_of(book, request);
@@ -210,12 +211,17 @@ struct PromptCheckpoints {
       .before_tail = before_tail(prompt.prompt, tail, prompt.block, prompt.asked, prompt.reused, step),
       .usable = prompt.usable(),
       .other = prompt.reused};
-  if (!book.in_columns && prompt.placement != CheckpointPlacement::last)
-    places.other = std::max(places.other, prompt.cached);
-  if (book.in_columns || prompt.placement == CheckpointPlacement::passes) {
-    const std::int64_t pass = start < places.before_tail ? start : book.record(request).pass_before_tail;
-    places.other = std::max(places.other, floor_to(pass, prompt.block));
-  }
+  const auto keeps = [&](std::int64_t at) {
+    if (at <= places.before_tail) places.other = std::max(places.other, at);
+  };
+  const bool saves = !book.in_columns && prompt.scan_step > 0;
+  places.leaves_end =
+      book.in_columns || saves || prompt.prompt % prompt.block == 0 || start == places.usable;  // chunks may end there
+  if (saves && prompt.placement != CheckpointPlacement::last) keeps(std::min(prompt.cached, places.before_tail));
+  for (std::int64_t rung = 1; saves && prompt.placement == CheckpointPlacement::rungs && rung <= 4; rung *= 2)
+    if (places.usable - rung * prompt.block > prompt.cached) keeps(places.usable - rung * prompt.block);
+  if (book.in_columns || prompt.placement == CheckpointPlacement::passes)
+    keeps(floor_to(start < places.before_tail ? start : book.record(request).pass_before_tail, prompt.block));
   return places;
 }
 

@@ -17,8 +17,9 @@ namespace {
 constexpr std::int32_t lack_decisions_max = 16;
 /// A pass may leave two checkpoints of a prompt: at the branch point and at its end.
 constexpr std::int32_t numbers_at_once = 2;
-/// As many passes tell what a pass takes, and as many before them.
-constexpr std::int32_t passes_told = 16;
+/// The largest need of the last 16 to 32 passes that took numbers counts, or of as many passes in all as follow.
+constexpr std::int32_t passes_with_need = 16;
+constexpr std::int32_t passes_without_need = 1024;
 /// Room that is made for passes ahead, as a part of the memory.
 constexpr std::int64_t expected_part = 8;
 /// After this number of refused maps no more are asked for until memory was given back, or for as many decisions as
@@ -42,8 +43,7 @@ MemoryArena::MemoryArena(const RequestCacheOptions& options, ElasticIndex& index
   parts_ = {make_part(MemoryPart::kv, arena.kv, kv_blocks(options), least.kv),
             make_part(MemoryPart::states, arena.states, checkpoint_slots(options), least.states)};
   const std::size_t extents = parts_[0].extents.size() + parts_[1].extents.size();
-  moves_.reserve(2 * extents);
-  late_moves_.reserve(extents);
+  for (std::vector<MemoryMove>* const moves : {&moves_, &late_moves_, &taken_moves_}) moves->reserve(extents);
   outstanding_.reserve(2 * extents);  // at least as many are settled as are not when the settled ones are removed
   closing_.reserve(extents);
   movable_.reserve(std::max(parts_[0].extents.size(), parts_[1].extents.size()));
@@ -116,12 +116,12 @@ void MemoryArena::note_lack(MemoryPart name, std::int32_t numbers) noexcept {
 }
 
 void MemoryArena::note_need(MemoryPart name, std::int32_t numbers) noexcept {
-  if (numbers == 0) return;
   Part& part = parts_[index_of(name)];
-  if (part.needs++ == passes_told) {
+  if (part.need_age >= passes_without_need) {
     part.need_before = std::exchange(part.need, 0);
-    part.needs = 1;
+    part.need_age = 0;
   }
+  part.need_age += numbers > 0 ? passes_without_need / passes_with_need : 1;
   part.need = std::max(part.need, numbers);
 }
 
@@ -184,7 +184,7 @@ void MemoryArena::balance(std::optional<MemoryPart> without_room) {
     const std::int32_t missing = missing_extents(part);
     age_lack(part);
     if (missing == 0) continue;
-    map(part, missing);
+    map(part, missing, moves_);
     const std::int64_t bytes = std::int64_t{missing_extents(part)} * part.shape.bytes;
     const std::int64_t coming = std::int64_t{other.count(Extent::unmapping)} * other.shape.bytes +
                                 (can_map() ? std::max<std::int64_t>(unassigned_bytes(), 0) : 0);
@@ -208,14 +208,14 @@ void MemoryArena::age_lack(Part& part) noexcept {
 }
 
 /// Goes round the extents, so that one that the system has refused is the last to be tried again.
-void MemoryArena::map(Part& part, std::int32_t extents) {
+void MemoryArena::map(Part& part, std::int32_t extents, std::vector<MemoryMove>& moves) {
   for (std::size_t i = 0; i < part.extents.size() && extents > 0; ++i) {
     if (!can_map() || unassigned_bytes() < part.shape.bytes) return;
     const std::int32_t e = std::exchange(part.next_to_map, part.after(part.next_to_map));
     if (part.extents[static_cast<std::size_t>(e)] != Extent::unmapped) continue;
     if (part.is_short(e) && part.count(Extent::unmapped) + part.count(Extent::unmapping) > 1) continue;
     enter(part, e, Extent::mapping);
-    decide(MemoryMove::Kind::map, part, e);
+    decide(MemoryMove::Kind::map, part, e, moves);
     part.lack = std::max(part.lack - part.shape.count, 0);
     --extents;
   }
@@ -248,7 +248,7 @@ bool MemoryArena::give(Part& from, std::int64_t bytes, std::int32_t kept) {
   index_.vacate(from.name, kv_copies_);
   for (const std::int32_t e : chosen_) {
     require_invariant(is_empty(from, e), "MemoryArena", "an extent keeps content");
-    decide(MemoryMove::Kind::unmap, from, e);
+    decide(MemoryMove::Kind::unmap, from, e, moves_);
   }
   return true;
 }
@@ -286,8 +286,7 @@ std::optional<std::int32_t> MemoryArena::emptiest(const Part& part) const {
   return best;
 }
 
-void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent) {
-  std::vector<MemoryMove>& moves = settles_ ? late_moves_ : moves_;
+void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent, std::vector<MemoryMove>& moves) {
   moves.push_back({.id = ++last_move_, .kind = kind, .part = part.name, .extent = extent});
   if (outstanding_.size() == outstanding_.capacity())
     std::erase_if(outstanding_, [](const Decided& decided) { return decided.is_settled; });
@@ -295,20 +294,16 @@ void MemoryArena::decide(MemoryMove::Kind kind, const Part& part, std::int32_t e
   ++under_way_;
 }
 
-void MemoryArena::forget_taken() noexcept {
-  moves_.clear();
-  kv_copies_.clear();
-}
-
-void MemoryArena::take_late_moves() noexcept {
-  moves_.insert(moves_.end(), late_moves_.begin(), late_moves_.end());
-  late_moves_.clear();
-}
-
+/// An engine may still look at the plan that an answer has carried.
 MemoryPlan MemoryArena::take() {
-  if (std::exchange(is_taken_, true)) forget_taken();
-  take_late_moves();
-  return {.kv_copies = kv_copies_, .moves = moves_};
+  if (!is_taken_) {
+    begin_call();
+    is_taken_ = true;
+    return {.kv_copies = kv_copies_, .moves = moves_};
+  }
+  taken_moves_.clear();
+  std::swap(taken_moves_, late_moves_);
+  return {.kv_copies = {}, .moves = taken_moves_};
 }
 
 void MemoryArena::settle(std::uint64_t id, bool done) {
@@ -336,9 +331,7 @@ void MemoryArena::settle(std::uint64_t id, bool done) {
 
 /// Memory came back. What is decided now is of the next answer, or of take(): the engine may look at the last one.
 void MemoryArena::map_what_came() {
-  settles_ = true;
-  for (Part& part : parts_) map(part, missing_extents(part));
-  settles_ = false;
+  for (Part& part : parts_) map(part, missing_extents(part), late_moves_);
 }
 
 bool MemoryArena::is_mapped(MemoryPart name, std::int32_t extent) const {

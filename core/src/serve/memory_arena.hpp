@@ -40,8 +40,12 @@ class MemoryArena final : public CacheArena {
 
   /// A call begins: forgets the plan, if it was taken.
   void begin_call() noexcept {
-    if (std::exchange(is_taken_, false)) forget_taken();
-    take_late_moves();
+    if (std::exchange(is_taken_, false)) {
+      moves_.clear();
+      kv_copies_.clear();
+    }
+    moves_.insert(moves_.end(), late_moves_.begin(), late_moves_.end());
+    late_moves_.clear();
   }
   /// A request found so few free numbers that this many more were needed: content of the part was evicted for it, or
   /// the request has no room.
@@ -82,10 +86,10 @@ class MemoryArena final : public CacheArena {
     std::int32_t next_to_map = 0;               ///< the extent that is looked at next
     std::int32_t next_to_give = 0;              ///< the same
     std::int32_t expected = 0;                  ///< numbers; see expect_kv()
-    std::int32_t need = 0;                      ///< numbers that a pass of late took, at most
+    std::int32_t need = 0;                      ///< numbers that one of the last passes took, at most
     std::int32_t need_before = 0;               ///< the same, of the passes before those
-    std::int32_t needs = 0;                     ///< passes that `need` tells of
-    std::int32_t need_max = 0;                  ///< numbers
+    std::int32_t need_age = 0;                  ///< since `need` began
+    std::int32_t need_max = 0;                  ///< more numbers are not kept free
     std::int32_t lack = 0;                      ///< numbers that the part is to get beside
     std::int32_t lack_age = 0;                  ///< decisions since it was noted
 
@@ -123,15 +127,13 @@ class MemoryArena final : public CacheArena {
   [[nodiscard]] std::int32_t missing_extents(const Part& part) const noexcept;
   [[nodiscard]] std::int32_t spare_extents(const Part& part, std::int32_t kept) const noexcept;
   [[nodiscard]] bool is_empty(const Part& part, std::int32_t extent) const;
-  void map(Part& part, std::int32_t extents);
+  void map(Part& part, std::int32_t extents, std::vector<MemoryMove>& moves);
   void map_what_came();
   void give_to_request(Part& from, std::int64_t bytes);
   bool give(Part& from, std::int64_t bytes, std::int32_t kept);
   void choose(Part& from, std::int32_t extent);
   [[nodiscard]] std::optional<std::int32_t> emptiest(const Part& part) const;
-  void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent);
-  void forget_taken() noexcept;
-  void take_late_moves() noexcept;
+  void decide(MemoryMove::Kind kind, const Part& part, std::int32_t extent, std::vector<MemoryMove>& moves);
   void age_lack(Part& part) noexcept;
 
   ElasticIndex& index_;
@@ -139,21 +141,21 @@ class MemoryArena final : public CacheArena {
   std::int64_t bytes_;
   std::int64_t headroom_bytes_;
   std::array<Part, memory_part_count> parts_;
-  std::vector<MemoryMove> moves_;       ///< of this answer
-  std::vector<MemoryMove> late_moves_;  ///< decided by settle(), of no answer yet
-  std::vector<Decided> outstanding_;    ///< ascending by id; settled ones are removed when there is no room
-  std::size_t under_way_ = 0;           ///< of these, not settled
-  std::vector<NumberRange> closing_;    ///< scratch
-  std::vector<SlotCopy> kv_copies_;     ///< of this answer
-  std::vector<std::int32_t> moved_to_;  ///< scratch of moved_to()
-  std::vector<std::int32_t> movable_;   ///< contents, by extent
-  std::vector<std::int32_t> chosen_;    ///< extents
+  std::vector<MemoryMove> moves_;        ///< of this answer
+  std::vector<MemoryMove> late_moves_;   ///< decided by settle(), of no answer yet
+  std::vector<MemoryMove> taken_moves_;  ///< late ones that take() answered beside an answer
+  std::vector<Decided> outstanding_;     ///< ascending by id; settled ones are removed when there is no room
+  std::size_t under_way_ = 0;            ///< of these, not settled
+  std::vector<NumberRange> closing_;     ///< scratch
+  std::vector<SlotCopy> kv_copies_;      ///< of this answer
+  std::vector<std::int32_t> moved_to_;   ///< scratch of moved_to()
+  std::vector<std::int32_t> movable_;    ///< contents, by extent
+  std::vector<std::int32_t> chosen_;     ///< extents
   std::uint64_t last_move_ = 0;
   std::int64_t refused_ = 0;
   std::int32_t refusals_ = 0;  ///< of maps, since one was done or memory was given back
   std::int32_t decisions_since_refusal_ = 0;
   bool is_taken_ = false;  ///< the plan was answered
-  bool settles_ = false;   ///< settle() runs
 };
 
 }  // namespace stateport::detail

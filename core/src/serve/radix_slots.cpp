@@ -292,7 +292,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
         computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id) && keeps_end(id, how);
     if (ends_page && !book_.slots.separate_checkpoints) {
       live_donated = kv_.donate(id, live, {&live, 1}, computed, {.ends = true, .hint = hint});
-      if (live_donated && !ends_.empty()) ends_[live.index()] = 1;
+      if (live_donated && book_.record(id).tail_tokens > 0) ends_[live.index()] = 1;
       kept = std::max(kept, computed);
     } else if (ends_page && computed > kept && keep_copy(id, hint)) {
       kept = computed;
@@ -343,7 +343,7 @@ bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   if (!slot.valid()) return false;
   if (kv_.donate(id, slot, {&slot, 1}, book_.record(id).computed, {.ends = true, .hint = hint})) {
     --taken_;
-    if (!ends_.empty()) ends_[slot.index()] = 1;
+    if (book_.record(id).tail_tokens > 0) ends_[slot.index()] = 1;
     book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].columns[0], slot.value()));
   } else {
     return_slot(slot);

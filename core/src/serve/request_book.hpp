@@ -72,7 +72,7 @@ struct RequestBook {
     return asked[request.index()].all();
   }
   void note_need(MemoryPart part, std::int64_t numbers) noexcept {
-    need[static_cast<std::size_t>(part)] += static_cast<std::int32_t>(numbers);
+    if (slots.arena.bytes > 0) need[static_cast<std::size_t>(part)] += static_cast<std::int32_t>(numbers);
   }
   void note_lack(MemoryPart part, std::int64_t numbers) noexcept {
     std::int32_t& lacked = lack[static_cast<std::size_t>(part)];
@@ -139,7 +139,7 @@ struct RequestBook {
   std::optional<StateChecks> checks;       ///< with options.integrity
   /// By MemoryPart: the most numbers that were missing at once, since an arena looked.
   std::array<std::int32_t, memory_part_count> lack = {};
-  /// By MemoryPart: numbers that requests took, since an arena looked.
+  /// By MemoryPart, with an arena: numbers that requests took, since it looked.
   std::array<std::int32_t, memory_part_count> need = {};
   TailUse tails;
   CacheStats stats;

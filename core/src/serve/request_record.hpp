@@ -56,11 +56,12 @@ struct alignas(64) RequestRecord {
   bool lost_load = false;     ///< the state on the device that its load of KV is for was withdrawn
   bool is_fork = false;       ///< it is a fork that has not begun
   bool has_memory = false;    ///< of a fork: it has taken memory of its own
-  std::int64_t pass_before_tail = 0;  ///< where the last pass of the prompt began that began before its tail
-  NamespaceTag tag{};                 ///< of the prompt's namespace
-  std::int64_t tail_tokens = 0;       ///< TailUse::tokens_of() when it started
-  Namespace name_space;               ///< of the epoch in which it started
-  std::vector<MediaKey> media;        ///< of the last block of the prompt, if that is not full; one for each position
+  std::int64_t pass_before_tail =
+      0;                         ///< where the last pass began that began before the tail; the first one always does
+  NamespaceTag tag{};            ///< of the prompt's namespace
+  std::int64_t tail_tokens = 0;  ///< TailUse::tokens_of() when it started
+  Namespace name_space;          ///< of the epoch in which it started
+  std::vector<MediaKey> media;   ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;
 
   /// Makes room for all that a request of such a cache can have.

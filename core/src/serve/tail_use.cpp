@@ -72,8 +72,8 @@ void TailUse::note_computed(const RequestRecord& prompt, const Places& places) n
   set[0] = {.key = key,
             .between = hash_of(part_of(prompt, places.before_tail, places.usable)),
             .before_tail = static_cast<std::int32_t>(places.before_tail),
-            .usable = static_cast<std::int32_t>(places.usable),
-            .other = static_cast<std::int32_t>(std::min(places.other, places.before_tail))};
+            .usable = places.leaves_end ? static_cast<std::int32_t>(places.usable) : INT32_MAX,
+            .other = static_cast<std::int32_t>(places.other)};
 }
 
 /// The earlier prompt into whose tail these tokens of the prompt reach, or a little beyond.

@@ -24,7 +24,8 @@ class TailUse {
   struct Places {
     std::int64_t before_tail = 0;
     std::int64_t usable = 0;  ///< without a tail
-    std::int64_t other = 0;   ///< the deepest state before these
+    std::int64_t other = 0;   ///< the deepest state before these, or the one before the tail if there is one anyway
+    bool leaves_end = true;   ///< without a tail there is a state at `usable`
   };
 
   explicit TailUse(const RequestCacheOptions& options);
@@ -46,10 +47,10 @@ class TailUse {
 
   /// A computed prompt.
   struct Seen {
-    std::uint64_t key = 0;      ///< of its last tokens up to the tail; 0: none
+    std::uint64_t key = 0;      ///< of the tokens before a multiple of grid_ before the tail; 0: none
     std::uint64_t between = 0;  ///< a hash of the tokens between both places
     std::int32_t before_tail = 0;
-    std::int32_t usable = 0;
+    std::int32_t usable = 0;  ///< INT32_MAX: without a tail there is no state, and all prompts lose it
     std::int32_t other = 0;
   };
   using Set = std::array<Seen, 4>;  ///< the newest first

@@ -70,7 +70,8 @@ RequestCacheOptions make_options(const CacheOptions& options, const ImageSizes& 
                     .checkpoints = static_cast<std::int32_t>(std::min<std::int64_t>(for_states / state_bytes, 1 << 20)),
                     .separate_checkpoints = true,
                     .scan_alignment_tokens = -1,
-                    .placement = CheckpointPlacement::passes};
+                    .placement = CheckpointPlacement::passes,
+                    .tail_tokens = -1};  // chunk() stops at the last block's end: a tail would be one more stop
   RequestCacheOptions made{
       .index = CacheIndex::tree,
       .layout = layout,

@@ -95,11 +95,11 @@ class Stores:
             return 0
         moves = answer.moves
         if self._scrub and len(moves):
-            self._mover.carry_out(MemoryPlan(answer.kv_copies, moves[:0]), stream=stream)
+            ended = self._mover.carry_out(MemoryPlan(answer.kv_copies, moves[:0]), stream=stream)
             for move in moves[moves["kind"] == _UNMAP]:
                 store = self.pages if move["part"] == _OF_KV else self.states
                 self._clear(store, int(move["extent"]), store.info().extent_count, stream)
-            ended = self._mover.carry_out(MemoryPlan(answer.kv_copies[:0], moves), stream=stream, wait=wait)
+            ended += self._mover.carry_out(MemoryPlan(answer.kv_copies[:0], moves), stream=stream, wait=wait)
         else:
             ended = self._mover.carry_out(answer, stream=stream, wait=wait)
         self._under_way -= ended

@@ -150,7 +150,7 @@ TEST_CASE("a template's turns continue from before the tail of the last one, or 
       RequestReplayOptions options{.cache = pool_cache_options(workload, index, 2'000'000, 400, false),
                                    .history_tokens = history};
       auto& layout = std::get<SlotLayout>(options.cache.layout);
-      layout.tail_tokens = way >= 1 ? 64 : 0;
+      layout.tail_tokens = way >= 1 ? 64 : -1;
       layout.breakpoint_saves = way == 2 ? 1 : 0;
       options.breakpoints = way == 2;
       SymbolicPasses states = symbols_for(options);

@@ -45,7 +45,7 @@ typedef struct stateport_memory_plan {
 } stateport_memory_plan;
 
 /// Answers the memory work that no other answer has: of an insert that found no room, and maps that settled unmaps made
-/// possible. The next commit has these if nobody takes them.
+/// possible. If nobody takes these, the next commit or plan without room has them.
 stateport_status stateport_request_cache_take_memory(stateport_request_cache* cache, stateport_memory_plan* out);
 /// The move ended. done: 0: the system refused it. A map that is not done leaves its extent unmapped, and another one
 /// is tried; after two refusals the cache asks for no further memory until some is given back. An unmap that is not

@@ -87,9 +87,9 @@ stateport_status stateport_memory_mover_destroy(stateport_memory_mover* mover);
 /// Enqueues the copies of KV, carries out maps, unmaps extents once the stream has come past all work before this call,
 /// and settles the moves that have ended. The work of the answer that has the plan is enqueued before. wait: not 0:
 /// waits for the stream, so that all moves end in this call; 0: unmaps whose time has not come are left to a later one.
-/// settled: how many moves ended, of this plan and of earlier ones. Maps that these make possible
-/// (stateport_request_cache_take_memory) are carried out and settled besides, and are not counted. Every plan with moves is carried out once, in the
-/// order of the answers. plan: null: there is no new one. Refused: moves that are not the next ones of the cache,
+/// settled: how many moves ended, of this plan and of earlier ones. Once all plans are carried out, maps that these make
+/// possible (stateport_request_cache_take_memory) are carried out and settled besides, and are not counted. Every plan
+/// with moves is carried out once, in the order of the answers. plan: null: there is no new one. Refused: moves that are not the next ones of the cache,
 /// copies of blocks that are not mapped.
 stateport_status stateport_memory_mover_carry_out(stateport_memory_mover* mover, void* stream,
                                                   const stateport_memory_plan* plan, int32_t wait, size_t* settled);

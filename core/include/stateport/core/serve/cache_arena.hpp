@@ -29,13 +29,14 @@ struct ArenaUsage {
 class CacheArena {
  public:
   /// The memory plan that no answer has carried: of an insert() that found no room, and maps that settled unmaps made
-  /// possible. The next answer has these if nobody takes them; an engine that takes them after settle() has the memory
-  /// a pass earlier. Valid until the next call but settle(). O(1).
+  /// possible. If nobody takes these, the next commit or plan without room has them; an engine that takes them after
+  /// settle() has the memory a pass earlier. Leaves the spans of other answers valid; its own are until the next call
+  /// but settle(). O(1).
   [[nodiscard]] virtual MemoryPlan take() = 0;
   /// The move ended. A map that is not `done` was refused by the system: its extent stays unmapped, and another one is
   /// tried. After two refusals the cache asks for no further memory until some is given back, or for 1,024 commits. An
   /// unmap that is not `done` leaves its extent mapped. Throws InvalidArgument for a move that is not under way, and
-  /// changes nothing. O(moves under way).
+  /// changes nothing. O(moves under way), and O(extents) if a map becomes possible.
   virtual void settle(std::uint64_t move, bool done) = 0;
   /// Plans may name the numbers of this extent. An engine maps these extents before it makes the first plan. Throws
   /// InvalidArgument for an extent that does not exist. O(1).

@@ -116,9 +116,10 @@ class RequestCache {
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, for a
   /// tier, or for another request (ShareRunning). A pass ends at a breakpoint of the prompt, and where another
   /// request waits for it, if it does not save its state there: an engine asks after the last start(). In columns a
-  /// pass ends on a boundary, also on the last one before the prompt's last token: the same prompt hits there. A budget
-  /// below a block may therefore run nothing. After the prompt: budget_tokens. With a pass outstanding: behind that.
-  /// Throws for a request that does not run and a budget < 0. O(1).
+  /// pass ends on a boundary, also on the last one before the prompt's last token: the same prompt hits there (or
+  /// before its tail: ColumnLayout::tail_tokens). A budget below a block may therefore run nothing. After the prompt:
+  /// budget_tokens. With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0.
+  /// O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. The spans of the plan are valid until the next plan(), insert(), cancel(), commit()
@@ -220,9 +221,9 @@ class RequestCache {
   [[nodiscard]] virtual CacheIntegrity* integrity() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, but for the remote tier, where it stays. The next answer with
-  /// transfers names the drops. The eviction policy keeps its knowledge, and the epoch stays. The caller's clock may
-  /// begin again. While a request runs or a transfer is under way it forgets all namespaces instead, as
-  /// CacheEpochs::forget() does one, and the clock goes on.
+  /// transfers names the drops. The eviction policy and tail_tokens keep what they learned, and the epoch stays. The
+  /// caller's clock may begin again. While a request runs or a transfer is under way it forgets all namespaces instead,
+  /// as CacheEpochs::forget() does one, and the clock goes on.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
@@ -246,7 +247,7 @@ class RequestCache {
 /// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
 /// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
 /// - tenant_quotas outside [0, tenant_quotas_max];
-/// - slots: checkpoints, an alignment, tail_tokens or a budget that is negative, tail_tokens with placement every,
+/// - slots: checkpoints, an alignment or a budget that is negative, tail_tokens < -1, or > 0 with placement every,
 ///   breakpoint_saves outside [0, breakpoints_max], separate_checkpoints without checkpoints, decode_checkpoint_tokens
 ///   or spare_checkpoint_tokens that are not whole blocks, spare_checkpoint_tokens with index hash or with placement
 ///   passes; an arena with budget_bytes, with extents of no numbers or of fewer bytes than numbers, a state_share
@@ -256,7 +257,7 @@ class RequestCache {
 /// - sessions: more than 2^20 of them, negative numbers, an idle time that is not finite;
 /// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
 ///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
-///   any) not longer than drafts; negative tail_tokens, or without mode align; index tree or tiers with mode none;
+///   any) not longer than drafts; tail_tokens < -1, or > 0 without mode align; index tree or tiers with mode none;
 ///   index hash with an order that learns.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
