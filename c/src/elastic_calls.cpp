@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elastic memory, its stores, and the moves of a request cache between them.
 #include <stateport/c/elastic.h>
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/memory_mover.hpp>
 
 #include "arguments.hpp"
@@ -87,8 +88,13 @@ struct MoverObject final : Object {
     std::size_t others = 0;
     for (MemoryPlan late = cache->arena().take(); !late.moves.empty(); late = cache->arena().take()) {
       const std::size_t maps = late.moves.size();
-      mover.enqueue(late, stream);
       last_move += maps;
+      try {
+        mover.enqueue(late, stream);
+      } catch (const InvalidState&) {  // the stream captures a graph
+        for (const MemoryMove& move : late.moves) cache->arena().settle(move.id, false);
+        return others;
+      }
       others += settle() - maps;
     }
     return others;

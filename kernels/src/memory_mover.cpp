@@ -100,8 +100,7 @@ void MemoryMover::enqueue(const MemoryPlan& plan, const Stream& stream) {
   const MovePlan moves = plan.moves;
   if (moves.empty() && plan.kv_copies.empty()) return;
   require_mapped_blocks(plan.kv_copies);
-  const bool uses_stream = !plan.kv_copies.empty() || std::ranges::any_of(moves, is_unmap);
-  require_state(!uses_stream || !detail::is_capturing(stream), "MemoryMover", "the stream captures a graph");
+  require_state(!detail::is_capturing(stream), "MemoryMover", "the stream captures a graph");
   settled_.reserve(settled_.size() + unmaps_.count + moves.size());  // nothing can fail once a move is carried out
   note_planned(moves);
   try {

@@ -115,8 +115,8 @@ class ColumnLayout:
     """States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies.
 
     groups: at least one. mode: one of ALIGN_MODES; index "tree": not "none". tail_tokens: mode "align": `chunk` ends on
-    the last boundary before the prompt's last `tail_tokens` tokens, instead of the last one before its last token; 0 and
-    -1: see SlotLayout."""
+    the last boundary before the prompt's last `tail_tokens` tokens, instead of the last one before its last token; 0
+    and -1: see SlotLayout."""
 
     groups: Sequence[StateGroup] = ()
     mode: str = "align"

@@ -55,8 +55,8 @@ class MemoryMover {
   /// `stream`: the last work that uses the extents to be unmapped is on it, or ordered before it. Throws
   /// InvalidArgument for an unknown part, an extent that does not exist, a map of one that is mapped or whose unmap is
   /// not settled, an unmap of one that is not mapped or already waits for that, and copies that SlotCopier refuses, or
-  /// from or to a block that is not mapped; InvalidState for copies or unmaps while the stream captures a graph;
-  /// BackendError as Event. Nothing has changed then. O(moves * tensors), and the system's calls.
+  /// from or to a block that is not mapped; InvalidState while the stream
+  /// captures a graph; BackendError as Event. Nothing has changed then. O(moves * tensors), and the system's calls.
   void enqueue(const MemoryPlan& plan, const Stream& stream);
 
   /// Carries out unmaps whose time has come, writes moves that have ended to `out`, the first first, and returns how
