@@ -331,16 +331,17 @@ TEST_CASE("what a cache learns of tails agrees with a slow model") {
 TEST_CASE("what a cache learned of tails long ago counts less") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
-    test::for_each_seed(2, [&](Random& random, std::uint64_t) {
-      Twins twins(index, CheckpointPlacement::passes);
-      std::vector<Tokens> prompts;
-      Token next = 0;
-      for (int i = 0; i < 600; ++i) {
-        CAPTURE(i);
-        if (i % 100 == 0) prompts.clear();
-        if (prompts.size() < 8) prompts.push_back(draw_prompt(random, prompts, next));
-        twins.serve_both(prompts[static_cast<std::size_t>(random.between(0, std::ssize(prompts) - 1))], "a", longest);
-      }
-    });
+    Twins twins(index, CheckpointPlacement::passes);
+    Token first = 1;
+    const auto serve_chats = [&](int chats, int dropped) {
+      for (; chats > 0; --chats, first += 20'000)
+        for (const Tokens& prompt : chat(2, dropped, first, 68)) twins.serve_both(prompt, "a", longest);
+    };
+    serve_chats(200, 40);
+    CHECK(twins.with_tail > 300);
+    serve_chats(300, 0);
+    const std::int64_t before = twins.with_tail;
+    serve_chats(1, 0);
+    CHECK(twins.with_tail == before);
   }
 }

@@ -529,6 +529,51 @@ class FakeIndex final : public detail::ElasticIndex {
 
 }  // namespace
 
+TEST_CASE("memory comes to KV for the rest of a prompt before its passes") {
+  const RequestCacheOptions options = arena_options(Combination::hash_slots);
+  FakeIndex index(options);
+  index.use(MemoryPart::kv, 34);
+  index.use(MemoryPart::states, 10);
+  detail::MemoryArena arena(options, index, nullptr);
+  arena.expect_kv(10);
+  arena.balance();
+  CHECK(arena.take().moves.size() == 4);
+}
+
+TEST_CASE("room for what a pass took is kept for some passes, and then no longer") {
+  const RequestCacheOptions options = arena_options(Combination::hash_slots);
+  for (const std::int32_t numbers : {1, 0}) {
+    CAPTURE(numbers);
+    FakeIndex index(options);
+    index.use(MemoryPart::kv, 34);
+    index.use(MemoryPart::states, 10);
+    detail::MemoryArena arena(options, index, nullptr);
+    const auto moves = [&] {
+      arena.begin_call();
+      arena.balance();
+      return arena.take().moves.size();
+    };
+    CHECK(moves() == 0);
+    arena.note_need(MemoryPart::kv, 10);
+    const int passes = numbers > 0 ? 16 : 1024;
+    for (int i = 0; i < passes - 2; ++i) arena.note_need(MemoryPart::kv, numbers);
+    CHECK(moves() == 4);
+  }
+  for (const std::int32_t numbers : {1, 0}) {
+    CAPTURE(numbers);
+    FakeIndex index(options);
+    index.use(MemoryPart::kv, 34);
+    index.use(MemoryPart::states, 10);
+    detail::MemoryArena arena(options, index, nullptr);
+    arena.note_need(MemoryPart::kv, 10);
+    const int passes = numbers > 0 ? 33 : 2049;
+    for (int i = 0; i < passes; ++i) arena.note_need(MemoryPart::kv, numbers);
+    arena.begin_call();
+    arena.balance();
+    CHECK(arena.take().moves.empty());
+  }
+}
+
 TEST_CASE("a part that found too few numbers once gives memory as soon as enough are free") {
   const RequestCacheOptions options = arena_options(Combination::hash_slots);
   FakeIndex index(options);
