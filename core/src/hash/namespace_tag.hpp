@@ -3,6 +3,7 @@
 
 #include <stateport/core/hash/name_key.hpp>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace stateport::detail {
@@ -14,6 +15,10 @@ struct NamespaceTag {
   std::uint32_t salt;
 
   [[nodiscard]] static NamespaceTag of(const Namespace& name_space) noexcept;
+  /// For a table of as many buckets, in which two namespaces may share one.
+  [[nodiscard]] constexpr std::size_t bucket(std::size_t buckets) const noexcept {
+    return static_cast<std::size_t>((std::uint64_t{extra_key} * 31 + salt) % buckets);
+  }
   friend constexpr bool operator==(const NamespaceTag&, const NamespaceTag&) noexcept = default;
 };
 

@@ -39,8 +39,7 @@ class AnswerUse {
   };
 
   [[nodiscard]] Counts& counts_of(const NamespaceTag& name_space) noexcept {
-    const std::uint64_t hash = std::uint64_t{name_space.extra_key} * 31 + name_space.salt;
-    return counts_[static_cast<std::size_t>(hash % counts_.size())];
+    return counts_[name_space.bucket(counts_.size())];
   }
 
   std::array<Counts, 251> counts_ = {};

@@ -5,9 +5,10 @@
 
 #include "serve/request_options.hpp"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <span>
 
 namespace stateport::detail {
@@ -23,18 +24,12 @@ bool has_tails(const RequestCacheOptions& options) {
                              : slot_layout(options).placement != CheckpointPlacement::every;
 }
 
-std::uint64_t hash_of(std::span<const Token> tokens, std::uint64_t hash = 0xcbf29ce484222325) noexcept {
-  constexpr std::uint64_t prime = 0x100000001b3;  // FNV-1a, by tokens
-  for (const Token token : tokens) hash = (hash ^ static_cast<std::uint32_t>(token)) * prime;
-  return hash;
+std::uint64_t hash_of(std::span<const Token> tokens, std::uint64_t seed = 0) noexcept {
+  return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), seed);
 }
 
 std::span<const Token> part_of(const RequestRecord& prompt, std::int64_t first, std::int64_t end) {
   return prompt.tokens.first(end).subspan(static_cast<std::size_t>(first));
-}
-
-std::size_t bucket_of(const NamespaceTag& name_space, std::size_t buckets) noexcept {
-  return static_cast<std::size_t>((std::uint64_t{name_space.extra_key} * 31 + name_space.salt) % buckets);
 }
 
 }  // namespace
@@ -49,7 +44,7 @@ TailUse::TailUse(const RequestCacheOptions& options)
 
 std::int64_t TailUse::tokens_of(const NamespaceTag& name_space) const noexcept {
   if (sets_.empty()) return fixed_;
-  const Sums& sums = sums_[bucket_of(name_space, sums_.size())];
+  const Sums& sums = sums_[name_space.bucket(sums_.size())];
   return sums.lost_without > sums.lost_with ? default_tokens : 0;
 }
 
@@ -98,7 +93,7 @@ void TailUse::note_looked_up(const RequestRecord& prompt, const OpenedPrompt& op
   if (seen == nullptr) return;
   const bool goes_on =
       prompt.prompt_tokens > seen->usable && hash_of(part_of(prompt, seen->before_tail, seen->usable)) == seen->between;
-  Sums& sums = sums_[bucket_of(prompt.tag, sums_.size())];
+  Sums& sums = sums_[prompt.tag.bucket(sums_.size())];
   if (goes_on)
     sums.lost_with += seen->usable - seen->before_tail;
   else
