@@ -28,6 +28,11 @@ std::uint64_t hash_of(std::span<const Token> tokens, std::uint64_t seed = 0) noe
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), seed);
 }
 
+/// Equal parts have equal ones. Others may, by one in 2^32: then a sum is a little wrong.
+std::uint32_t short_hash_of(std::span<const Token> tokens) noexcept {
+  return static_cast<std::uint32_t>(hash_of(tokens));
+}
+
 std::span<const Token> part_of(const RequestRecord& prompt, std::int64_t first, std::int64_t end) {
   return prompt.tokens.first(end).subspan(static_cast<std::size_t>(first));
 }
@@ -65,7 +70,7 @@ void TailUse::note_computed(const RequestRecord& prompt, const Places& places) n
   const auto last = same == set.end() ? set.end() - 1 : same;
   std::move_backward(set.begin(), last, last + 1);
   set[0] = {.key = key,
-            .between = hash_of(part_of(prompt, places.before_tail, places.usable)),
+            .between = short_hash_of(part_of(prompt, places.before_tail, places.usable)),
             .before_tail = static_cast<std::int32_t>(places.before_tail),
             .usable = places.leaves_end ? static_cast<std::int32_t>(places.usable) : INT32_MAX,
             .other = static_cast<std::int32_t>(places.other)};
@@ -91,8 +96,8 @@ void TailUse::note_looked_up(const RequestRecord& prompt, const OpenedPrompt& op
   if (seen == nullptr && opened.reused_tokens > 0 && opened.reused_tokens < opened.cached_tokens)
     seen = find(prompt, opened.reused_tokens);
   if (seen == nullptr) return;
-  const bool goes_on =
-      prompt.prompt_tokens > seen->usable && hash_of(part_of(prompt, seen->before_tail, seen->usable)) == seen->between;
+  const bool goes_on = prompt.prompt_tokens > seen->usable &&
+                       short_hash_of(part_of(prompt, seen->before_tail, seen->usable)) == seen->between;
   Sums& sums = sums_[prompt.tag.bucket(sums_.size())];
   if (goes_on)
     sums.lost_with += seen->usable - seen->before_tail;

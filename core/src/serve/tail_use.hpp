@@ -48,7 +48,7 @@ class TailUse {
   /// A computed prompt.
   struct Seen {
     std::uint64_t key = 0;      ///< of the tokens before a multiple of grid_ before the tail; 0: none
-    std::uint64_t between = 0;  ///< a hash of the tokens between both places
+    std::uint32_t between = 0;  ///< a hash of the tokens between both places
     std::int32_t before_tail = 0;
     std::int32_t usable = 0;  ///< INT32_MAX: without a tail there is no state, and all prompts lose it
     std::int32_t other = 0;
