@@ -63,7 +63,7 @@ struct CacheUsage {
 /// if it cannot. The system backs it with memory on first use. No other call allocates, so none can run out of memory;
 /// only the text of an error does, and the first NameKey of a long name in a thread. A new cache for 10^6 tokens of KV
 /// in blocks of 16, for 256 requests of up to 131,072 tokens and for 1,024 checkpoints reserves 200 to 320 MiB and uses
-/// 5 to 17 MiB. Tiers that have room for n images of KV reserve 1 KiB x n and up to 180 MiB more, and use 270 bytes x n
+/// 5 to 15 MiB. Tiers that have room for n images of KV reserve 1 KiB x n and up to 180 MiB more, and use 270 bytes x n
 /// and up to 25 MiB more. A system that does not overcommit (Linux: vm.overcommit_memory = 2) counts all of it as used;
 /// by default Linux refuses a reservation of more than all memory in one piece.
 class RequestCache {
