@@ -116,12 +116,12 @@ void draw_columns(Random& random, RequestCacheOptions& options, AlignMode mode) 
   std::int32_t size = options.block_size_tokens;
   while (size <= 2 * options.drafts) size += options.block_size_tokens;
   for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))
-    layout.groups.push_back(
-        {.block_size_tokens = size,
-         .blocks = static_cast<std::int32_t>(resident_blocks(layout.mode, 90, size, options.drafts, 0) +
-                                             (tree ? 2 : 1) + random.between(0, 20)),
-         .conv_window = 3 + options.drafts,
-         .layout_fingerprint = 5});
+    layout.groups.push_back({.block_size_tokens = size,
+                             .blocks = static_cast<std::int32_t>(
+                                 resident_blocks(layout.mode, options.max_request_tokens, size, options.drafts, 0) +
+                                 (tree ? 2 : 1) + random.between(0, 20)),
+                             .conv_window = 3 + options.drafts,
+                             .layout_fingerprint = 5});
   options.layout = layout;
 }
 
@@ -129,9 +129,10 @@ void draw_columns(Random& random, RequestCacheOptions& options, AlignMode mode) 
 
 RequestCacheOptions random_options(Random& random, Combination kind) {
   const auto mode = static_cast<AlignMode>(random.between(0, 2));
+  const std::int64_t longest = random.chance(12) ? 240 : 90;  // only the longer ones learn where tails are
   RequestCacheOptions options{.index = index_of(kind),
                               .max_requests = random.between32(1, 4),
-                              .max_request_tokens = 90,
+                              .max_request_tokens = longest,
                               .drafts = random.between32(0, 3),
                               .block_size_tokens = random.between32(1, 4),
                               .hash = BlockHashKind::xxh3_128};
@@ -140,7 +141,7 @@ RequestCacheOptions random_options(Random& random, Combination kind) {
   options.eviction_options.positions = 512;  // few, so that hix replaces some, and recounts are cheap
   options.overlap = random.chance(50);
   options.events = random.chance(50);
-  options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);
+  options.kv_tokens = longest + 2 * options.block_size_tokens + random.between(0, longest + 30);
   layout.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
   if (in_columns(kind))
     draw_columns(random, options, mode);
@@ -287,6 +288,7 @@ RequestId RandomEngine::pick() {
 
 /// Often the beginning of one that runs, or of an older one, most often with its names.
 RandomEngine::Old RandomEngine::random_prompt() {
+  const std::int64_t longest = options_.max_request_tokens * 2 / 3;
   Old prompt;
   if (!running_.empty() && random_.chance(habits.crowds ? 70 : 15)) {
     const Live& live = running_.at(pick());
@@ -300,9 +302,9 @@ RandomEngine::Old RandomEngine::random_prompt() {
   }
   if (prompt.tokens.empty() && random_.chance(30))
     for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.tokens.push_back(token);
-  for (std::int64_t own = random_.between(prompt.tokens.empty() ? 1 : 0, 20); own > 0; --own)
+  for (std::int64_t own = random_.between(prompt.tokens.empty() ? 1 : 0, longest / 3); own > 0; --own)
     prompt.tokens.push_back(random_.between32(0, 2));
-  if (prompt.tokens.size() > 60) prompt.tokens.resize(60);
+  if (std::ssize(prompt.tokens) > longest) prompt.tokens.resize(static_cast<std::size_t>(longest));
   if (options_.tiers.kv_elsewhere != nullptr) return prompt;
   const std::int64_t tokens = std::ssize(prompt.tokens);
   const bool many = marked_ != nullptr || options_.tenant_quotas > 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/tiers/handover.hpp>
 
+#include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/core/model/error.hpp>
@@ -129,7 +130,7 @@ TEST_CASE("a state that is handed over is the one that a reshard brings, whateve
     for (auto& [rank, end] : from.ends) end.pack(stream, into_place);
     stream.synchronize();
     for (auto& [rank, end] : from.ends) end.seal(1, key);
-    for (auto& [rank, end] : to.ends) REQUIRE(end.check(0, key) != done);
+    for (auto& [rank, end] : to.ends) REQUIRE(end.check(0, key) == damaged);
     move_ranges(plan, from, 1, to, 0);
     for (auto& [rank, end] : to.ends) {
       REQUIRE(end.check(0, key) == done);
@@ -205,6 +206,41 @@ TEST_CASE("the end of the model cuts no object of a hand-over") {
   const HandoverPlan plan = plan_handover(layout, from, to, {});
   CHECK(plan.grid.layers_per_object == 2);
   CHECK(plan.ranges.size() == 2);
+}
+
+TEST_CASE("a new end holds nothing, also in memory of an end that held something") {
+  /// Gives the same memory each time.
+  class SameMemory final : public MemoryResource {
+   public:
+    explicit SameMemory(std::size_t bytes) : buffer_(pinned_, bytes, max_alignment) {}
+
+   private:
+    void* do_allocate(std::size_t, std::size_t, const Stream&) override { return buffer_.as<std::byte>(); }
+    void do_deallocate(void*, std::size_t, std::size_t, const Stream&) noexcept override {}
+    [[nodiscard]] MemoryKind do_kind() const noexcept override { return pinned_.kind(); }
+    PinnedResource pinned_;
+    Buffer buffer_;
+  };
+  Random random(3);
+  SameMemory memory(std::size_t{1} << 20);
+  const Stream stream = Stream::default_stream();
+  const SharedLayout shared{ModelLayout(StateSpec::uniform(4, {}, {.shape = {12, 2, 8}}), {.axis = 1},
+                                        {.axis = 0, .bands = {{.extent = 12, .parts = 12}}})};
+  const ObjectSetOptions options{.model = ModelId(1), .grid = {.head_groups = 2, .layers_per_object = 2}};
+  StoreImage image(random, shared.layout.whole(), {.slots = 1});
+  const StateStore store = image.upload(stream);
+  const SlotCopy both[] = {SlotCopy::whole(0, 0), SlotCopy::whole(0, 1)};
+  for (int time = 0; time < 2; ++time) {
+    HandoverEnd end(memory, shared, store, options, 2);
+    REQUIRE(end.set().size() == 4);
+    for (const std::int32_t place : {0, 1}) CHECK(end.check(place, key) == damaged);
+    end.pack(stream, both);
+    stream.synchronize();
+    for (const std::int32_t place : {0, 1}) {
+      end.seal(place, key);
+      CHECK(end.check(place, key) == done);
+    }
+  }
 }
 
 TEST_CASE("a hand-over refuses what cannot be, and names it") {

@@ -5,6 +5,8 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/resharder.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -18,6 +20,7 @@ class HandoverEnd::Impl {
       : set(shared.layout, shared.shard, options),
         places(checked_places(count)),
         buffer(resource, set.bytes() * static_cast<std::size_t>(count), ImageLayout::alignment_bytes) {
+    empty_places();
     std::vector<StateStore> views;
     for (std::size_t object = 0; object < set.size(); ++object)
       views.push_back(set.view(object, buffer.as<std::byte>(), set.bytes(), places));
@@ -33,6 +36,14 @@ class HandoverEnd::Impl {
     require(set.bytes() <= static_cast<std::size_t>(PTRDIFF_MAX) / static_cast<std::size_t>(count), "places", count,
             "take more than memory has");
     return count;
+  }
+
+  /// The memory may still hold images of an end that had it before.
+  void empty_places() {
+    std::byte* at = buffer.as<std::byte>();
+    for (std::int32_t place = 0; place < places; ++place, at += set.bytes())
+      for (std::size_t object = 0; object < set.size(); ++object)
+        std::fill_n(at + set.offset(object), set.layout(object).header_bytes(), std::byte{});
   }
 
   ObjectSet set;

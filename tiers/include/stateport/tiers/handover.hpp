@@ -76,7 +76,7 @@ class HandoverEnd {
   /// Writes headers with checksums once the copy is done. Throws InvalidArgument as ObjectSet::seal, and as place().
   void seal(std::int32_t place, const ImageKey& key);
   /// Whether the objects are the whole and undamaged state that `key` names: done, damaged, foreign_layout or
-  /// wrong_position. Reads every byte. Throws as place().
+  /// wrong_position. A place into which nothing came is damaged. Reads every byte. Throws as place().
   [[nodiscard]] TransferStatus check(std::int32_t place, const ImageKey& key) const;
   /// Enqueues the copies of places (src_slot) into slots (dst_slot), in one launch. Only of places that were checked.
   /// Throws as Resharder::copy_slots.
