@@ -67,10 +67,7 @@ void note_shared(RequestBook& book, RequestId request, std::span<const KvIndex> 
 
 /// Evicts demoted contents (SessionBook) alone.
 EvictResult evict_demoted(RequestBook& book, PrefixTree& tree, const EvictDemand& demand, Freed& freed) {
-  const auto is_demoted = [&](KvIndex kv) {
-    const std::int32_t page = kv / book.options.block_size_tokens;
-    return book.sessions->is_demoted_kv(page) && (!book.tenants || book.tenants->is_takeable(page));
-  };
+  const auto is_demoted = [&](KvIndex kv) { return book.sessions->is_demoted_kv(kv / book.options.block_size_tokens); };
   return tree.evict(demand, freed, std::ref(is_demoted));  // a reference needs no memory
 }
 

@@ -39,14 +39,14 @@ bool is_short(const EvictDemand& demand, const EvictResult& result, const Memory
          memory.of(result.tokens, result.states) < demand.bytes;
 }
 
-/// The unlocked leaf that was used longest ago, among those that are chosen; for states the node of a state, for bytes
-/// too if there is no leaf. The root: there is none.
+/// The unlocked leaf that was used longest ago, among those that are chosen and may go; for states the node of a state,
+/// for bytes too if there is no leaf. The root: there is none.
 std::uint32_t oldest_of(const RadixNodes& nodes, const SlotPool& pool, const TreeVictims& victims,
                         const EvictDemand& demand, const std::function<bool(KvIndex)>& chosen) {
   std::uint32_t oldest = RadixNodes::root;
   std::uint64_t least = UINT64_MAX;
   const auto consider = [&](std::uint32_t node, std::uint64_t tick) {
-    if (tick >= least || !chosen(nodes.kv(node).back())) return;
+    if (tick >= least || !chosen(nodes.kv(node).back()) || !victims.is_takeable(node)) return;
     least = tick;
     oldest = node;
   };

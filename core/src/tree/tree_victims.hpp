@@ -111,8 +111,13 @@ class TreeVictims {
   [[nodiscard]] std::optional<std::uint32_t> upcoming_leaf() const noexcept { return leaves_.upcoming(); }
 
   [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
+  /// Whether the asking tenant may have the state of this node evicted, and of a leaf its last page.
+  [[nodiscard]] bool is_takeable(std::uint32_t node) const noexcept {
+    return owners_ == nullptr || owners_->ledger().turn(tenant(node), least_bytes(node)) != TenantLedger::Turn::never;
+  }
   /// Where tenants have shares: pages at the end of a leaf that the asking tenant may have evicted, with its state.
-  /// `freed_bytes`: what was evicted of the leaf's tenant and is not given back yet.
+  /// `freed_bytes`: what was evicted of the leaf's tenant and is not given back yet. Without such, at least one of a
+  /// leaf that is_takeable().
   [[nodiscard]] std::uint32_t takeable_pages(std::uint32_t leaf, std::int64_t freed_bytes = 0) const noexcept;
   void clear() noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return leaves_.bytes() + bare_.bytes(); }

@@ -268,6 +268,31 @@ TEST_CASE("pins and floors of tenants keep contents of closed sessions") {
   }
 }
 
+TEST_CASE("a floor keeps to the byte what it may of a closed session, in states of several groups too") {
+  for (const Combination index : every_combination)
+    for (std::int64_t above = 0; above <= session_prompt_bytes; above += 2) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(above);
+      RequestCacheOptions options = session_cache(index, 8);
+      options.tenant_quotas = 1;
+      if (in_columns(index)) columns(options).groups.push_back(columns(options).groups[0]);
+      const auto cache = make_request_cache(options);
+      double now_s = 0;
+      serve_session(*cache, session_prompt(0), 1, now_s, {}, "a");
+      const auto held_bytes = [&] {
+        const TenantUsage usage = cache->tenants()->usage(NameKey(std::string("a")));
+        return usage.kv_bytes + usage.state_bytes;
+      };
+      REQUIRE(held_bytes() == session_prompt_bytes);
+      const std::int64_t floor_bytes = session_prompt_bytes - above;
+      cache->tenants()->set_quota({.salt = "a", .floor_bytes = floor_bytes});
+      CHECK(cache->sessions()->close(1));
+      for (int i = 10; i < 30; ++i) serve_session(*cache, session_prompt(1000 * i), 0, now_s);
+      CHECK(held_bytes() >= floor_bytes);
+      CHECK(held_bytes() <= floor_bytes + 44);  // a page and a state
+    }
+}
+
 TEST_CASE("a table that is full remembers the sessions that were heard of last") {
   RequestCacheOptions options = session_cache(Combination::tree_slots, 40);
   options.sessions.remembered = 1;  // 8 places
