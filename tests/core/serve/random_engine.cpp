@@ -298,11 +298,15 @@ RandomEngine::Old RandomEngine::random_prompt() {
     if (random_.chance(30)) return prompt;
   } else if (!old_->empty() && random_.chance(70)) {
     prompt = (*old_)[static_cast<std::size_t>(random_.between(0, std::ssize(*old_) - 1))];
-    prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt.tokens))));
+    const std::int64_t tokens = std::ssize(prompt.tokens);
+    const std::int64_t least = random_.chance(50) ? std::max<std::int64_t>(tokens - 64, 1) : 1;  // in its tail
+    prompt.tokens.resize(static_cast<std::size_t>(random_.between(least, tokens)));
   }
   if (prompt.tokens.empty() && random_.chance(30))
     for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.tokens.push_back(token);
-  for (std::int64_t own = random_.between(prompt.tokens.empty() ? 1 : 0, longest / 3); own > 0; --own)
+  const bool is_first = prompt.tokens.empty();
+  const std::int64_t own_most = is_first && longest >= 128 ? longest : longest / 3;  // a tail is learned behind 128
+  for (std::int64_t own = random_.between(is_first ? 1 : 0, own_most); own > 0; --own)
     prompt.tokens.push_back(random_.between32(0, 2));
   if (std::ssize(prompt.tokens) > longest) prompt.tokens.resize(static_cast<std::size_t>(longest));
   if (options_.tiers.kv_elsewhere != nullptr) return prompt;

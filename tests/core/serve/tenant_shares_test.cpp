@@ -328,7 +328,7 @@ TEST_CASE("whatever an engine does, no tenant loses its floor to another, and no
         CAPTURE(arena);
         std::int64_t hits = 0, quotas = 0, seeds = 0;
         CheckedShares::protected_calls = 0;
-        for_each_seed(300, [&](Random& random, std::uint64_t) {
+        for_each_seed(400, [&](Random& random, std::uint64_t) {
           RequestCacheOptions options = random_options(random, index);
           options.tenant_quotas = random.between32(1, 2);
           if (in_columns(index))
@@ -346,7 +346,7 @@ TEST_CASE("whatever an engine does, no tenant loses its floor to another, and no
           quotas += engine.quotas;
           ++seeds;
         });
-        if (seeds < 300) continue;
+        if (seeds < 400) continue;
         CHECK(hits > 100);
         CHECK(quotas > 100);
         CHECK(CheckedShares::protected_calls > 100);
