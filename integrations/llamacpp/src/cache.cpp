@@ -221,7 +221,12 @@ class Cache::Impl {
     const Sequence& sequence = sequences_.of(request);
     const std::int64_t first = computed(request), end = sequence.prompt_tokens, block = options_.block_tokens;
     std::int64_t tokens = cache_->chunk(request, budget_tokens).tokens;
-    if (first >= end) return tokens;
+    if (first >= end || tokens == 0) return tokens;
+    if (const std::int64_t ahead = first - cache_->computed(request); ahead > 0) {
+      // The cache counts from the tokens that it knows. Where these end, and its stop with them, the budget decides.
+      const std::int64_t known = cache_->chunk(request, std::min(budget_tokens, INT64_MAX - ahead) + ahead).tokens;
+      tokens = known > ahead ? known - ahead : budget_tokens;
+    }
     std::array stops = {sequence.branch_tokens, (end - 1) / block * block, end, end};
     if (options_.checkpoint_tokens > 0)
       stops[3] = (first / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;

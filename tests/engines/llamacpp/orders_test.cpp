@@ -96,6 +96,22 @@ TEST_CASE("a chunk is no longer than its budget on a sequence that goes on") {
   CHECK(largest_difference(plain, answer) < rounding);
 }
 
+TEST_CASE("a chunk ends at a named position on a sequence that goes on") {
+  const Model model = load("granitehybrid");
+  CachedEngine engine(model.get());
+  llamacpp::Cache& cache = engine.cache();
+  const Answer turn = engine.serve(random_prompt(model.get(), 100, 1), 40);
+  const Tokens prompt = joined(joined(turn.prompt, turn.output), random_prompt(model.get(), 200, 2));
+  for (const std::int64_t named : {144, 176, 240}) {
+    const auto started = cache.start({.tokens = prompt, .breakpoints = {&named, 1}});
+    REQUIRE(started);
+    CHECK(started->reused_tokens == 139);
+    CHECK(cache.chunk(started->request, INT64_MAX) == named - 139);
+    CHECK(cache.chunk(started->request, named - 139 - 1) == named - 139 - 1);
+    cache.end(started->request, RequestEnd::preempted);
+  }
+}
+
 TEST_CASE("a sequence that has the state of a hit is not restored") {
   const Model model = load("granitehybrid");
   CachedEngine engine(model.get());
