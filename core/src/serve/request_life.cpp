@@ -269,7 +269,7 @@ void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
   RequestRecord& record = book_.records[pass.rows[index].request.index()];
   const bool begins = !std::exchange(record.begun, true);
   if (begins && !record.is_fork) [[unlikely]]
-    lookups_.count(record.id);
+    lookups_.begin(record.id);
   book_.ask(record.id);
   index_->settle(pass, index, sampled);
   if (pass.rows[index].start < record.prompt_tokens) note_tail(book_, record, pass.rows[index].start);

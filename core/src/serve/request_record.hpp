@@ -38,6 +38,20 @@ struct OpenedPrompt {
   }
 };
 
+/// What a prompt teaches about tails (TailUse): the tokens that it loses to the tail of an earlier prompt, or without
+/// one.
+struct TailLesson {
+  std::int64_t cached_tokens = 0;  ///< of the OpenedPrompt that it is drawn from
+  std::int64_t reused_tokens = 0;
+  std::int32_t lost_without = 0;
+  std::int32_t lost_with = 0;
+  bool is_one = false;  ///< an earlier prompt was found
+
+  [[nodiscard]] bool is_from(const OpenedPrompt& opened) const noexcept {
+    return cached_tokens == opened.cached_tokens && reused_tokens == opened.reused_tokens;
+  }
+};
+
 /// A request, whatever the index. A step without tiers reads only the first cache line of a quiet request.
 struct alignas(64) RequestRecord {
   RequestId id;  ///< of the request in this row, of the last one, or of one that did not start
@@ -59,9 +73,10 @@ struct alignas(64) RequestRecord {
   std::int64_t pass_before_tail =
       0;                         ///< where the last pass began that began before the tail; the first one always does
   NamespaceTag tag{};            ///< of the prompt's namespace
-  std::int64_t tail_tokens = 0;  ///< TailUse::tokens_of() when it started
-  Namespace name_space;          ///< of the epoch in which it started
-  std::vector<MediaKey> media;   ///< of the last block of the prompt, if that is not full; one for each position
+  std::int64_t tail_tokens = 0;  ///< TailUse::tokens_of() when it was looked up
+  TailLesson tail_lesson;
+  Namespace name_space;         ///< of the epoch in which it started
+  std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;
 
   /// Makes room for all that a request of such a cache can have.

@@ -47,9 +47,10 @@ TailUse::TailUse(const RequestCacheOptions& options)
   reach_ = default_tokens + state_grid_tokens(options) + grid_;
 }
 
-std::int64_t TailUse::tokens_of(const NamespaceTag& name_space) const noexcept {
+std::int64_t TailUse::tokens_of(const NamespaceTag& name_space, const TailLesson& lesson) const noexcept {
   if (sets_.empty()) return fixed_;
-  const Sums& sums = sums_[name_space.bucket(sums_.size())];
+  Sums sums = sums_[name_space.bucket(sums_.size())];
+  sums.add(lesson);
   return sums.lost_without > sums.lost_with ? default_tokens : 0;
 }
 
@@ -90,20 +91,28 @@ const TailUse::Seen* TailUse::find(const RequestRecord& prompt, std::int64_t tok
 
 /// The tokens of the prompt tell whether it goes on behind the end of the earlier one. What is cached does not: the KV
 /// behind the last state may be gone.
-void TailUse::note_looked_up(const RequestRecord& prompt, const OpenedPrompt& opened) noexcept {
-  if (sets_.empty() || opened.cached_tokens == 0) return;
+TailLesson TailUse::lesson_of(const RequestRecord& prompt, const OpenedPrompt& opened) const noexcept {
+  TailLesson lesson{.cached_tokens = opened.cached_tokens, .reused_tokens = opened.reused_tokens};
+  if (sets_.empty() || opened.cached_tokens == 0) return lesson;
   const Seen* seen = find(prompt, opened.cached_tokens);
   if (seen == nullptr && opened.reused_tokens > 0 && opened.reused_tokens < opened.cached_tokens)
     seen = find(prompt, opened.reused_tokens);
-  if (seen == nullptr) return;
+  if (seen == nullptr) return lesson;
+  lesson.is_one = true;
   const bool goes_on = prompt.prompt_tokens > seen->usable &&
                        short_hash_of(part_of(prompt, seen->before_tail, seen->usable)) == seen->between;
-  Sums& sums = sums_[prompt.tag.bucket(sums_.size())];
   if (goes_on)
-    sums.lost_with += seen->usable - seen->before_tail;
+    lesson.lost_with = seen->usable - seen->before_tail;
   else
-    sums.lost_without += seen->before_tail - seen->other;
-  if (++sums.prompts == remembered)
+    lesson.lost_without = seen->before_tail - seen->other;
+  return lesson;
+}
+
+void TailUse::learn(const NamespaceTag& name_space, const TailLesson& lesson) noexcept {
+  if (!lesson.is_one) return;
+  Sums& sums = sums_[name_space.bucket(sums_.size())];
+  sums.add(lesson);
+  if (sums.prompts == remembered)
     sums = {.lost_without = sums.lost_without / 2, .lost_with = sums.lost_with / 2, .prompts = remembered / 2};
 }
 

@@ -30,14 +30,16 @@ class TailUse {
 
   explicit TailUse(const RequestCacheOptions& options);
 
-  /// The tail of a prompt of this namespace that starts now; 0: none.
-  [[nodiscard]] std::int64_t tokens_of(const NamespaceTag& name_space) const noexcept;
+  /// What a prompt with this cached beginning teaches. O(1).
+  [[nodiscard]] TailLesson lesson_of(const RequestRecord& prompt, const OpenedPrompt& opened) const noexcept;
+  /// The tail of a prompt that starts now, and teaches this; 0: none.
+  [[nodiscard]] std::int64_t tokens_of(const NamespaceTag& name_space, const TailLesson& lesson) const noexcept;
   /// The tail whose worth is learned; 0: nothing is learned.
   [[nodiscard]] std::int64_t learned_tokens() const noexcept { return sets_.empty() ? 0 : default_tokens; }
   /// A prompt was computed. O(1).
   void note_computed(const RequestRecord& prompt, const Places& places) noexcept;
-  /// A prompt was looked up. O(1).
-  void note_looked_up(const RequestRecord& prompt, const OpenedPrompt& opened) noexcept;
+  /// A prompt of this namespace begins to compute.
+  void learn(const NamespaceTag& name_space, const TailLesson& lesson) noexcept;
 
  private:
   static constexpr std::int64_t default_tokens = 64;
@@ -58,6 +60,12 @@ class TailUse {
     std::int64_t lost_without = 0;  ///< tokens
     std::int64_t lost_with = 0;
     std::uint32_t prompts = 0;
+
+    void add(const TailLesson& lesson) noexcept {
+      lost_without += lesson.lost_without;
+      lost_with += lesson.lost_with;
+      prompts += lesson.is_one;
+    }
   };
 
   [[nodiscard]] std::uint64_t key_of(const RequestRecord& prompt, std::int64_t tokens) const noexcept;

@@ -5,6 +5,7 @@
 #include "random.hpp"
 #include "serve_alone.hpp"
 #include "state_world.hpp"
+#include "tier_server.hpp"
 
 #include <doctest/doctest.h>
 
@@ -139,20 +140,93 @@ TEST_CASE("a namespace whose prompts go on behind the end of earlier ones never 
     }
 }
 
+namespace {
+
+/// A cache whose chunk() tells whether there is a tail.
+RequestCacheOptions telling_cache(Combination index, CheckpointPlacement placement = CheckpointPlacement::passes) {
+  RequestCacheOptions options = roomy_cache(index, 0, placement);
+  if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;
+  return options;
+}
+
+/// Whether a new prompt, whose tokens begin with this one, has a tail. It does not run.
+bool has_tail(RequestCache& cache, Token first) {
+  const auto started = cache.start({.tokens = counting(200, first), .name_space = {.salt = ""}});
+  REQUIRE(started);
+  const std::int64_t chunk = cache.chunk(started->request, longest).tokens;
+  cache.abort(started->request);
+  return chunk == (in_columns(cache.options()) ? 120 : 136);
+}
+
+/// Runs a request that has started to its end.
+void run(RequestCache& cache, const StartedRequest& started, const Tokens& prompt) {
+  REQUIRE_FALSE(has_tail(cache, 1'000'000));
+  test::finish_prompt(cache, started.request, std::ssize(prompt));
+}
+
+}  // namespace
+
+TEST_CASE("a prompt teaches by what it finds until it runs, and nothing if it never runs") {
+  enum class How { aborted, refreshed, waited };
+  for (const Combination index : every_combination)
+    for (const How how : {How::aborted, How::refreshed, How::waited}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(how));
+      RequestCacheOptions options = telling_cache(index);
+      if (how == How::waited) options.share_running = {.least_tokens = 16};
+      const auto cache = make_request_cache(options);
+      const std::vector<Tokens> prompts = chat(2, 40, 1, 72);
+      serve(*cache, Tokens(prompts[0].begin(), prompts[0].begin() + 72), "");
+      const auto first = cache->start({.tokens = prompts[0], .name_space = {.salt = ""}});
+      REQUIRE(first);
+      const auto early = cache->start({.tokens = prompts[1], .name_space = {.salt = ""}});
+      REQUIRE(early);
+      CHECK(early->waits_for.has_value() == (how == How::waited));
+      test::finish_prompt(*cache, first->request, std::ssize(prompts[0]));
+      if (how == How::aborted) {
+        cache->abort(early->request);
+        for (int i = 0; i < 5; ++i)
+          cache->abort(cache->start({.tokens = prompts[1], .name_space = {.salt = ""}})->request);
+        CHECK_FALSE(has_tail(*cache, 2'000'000));
+        serve(*cache, prompts[1], "");
+      } else {
+        if (how == How::refreshed) CHECK(cache->refresh(early->request).has_value());
+        run(*cache, *early, prompts[1]);
+      }
+      // The request that one waits for leaves a state for it: without a tail nothing is lost.
+      CHECK(has_tail(*cache, 3'000'000) == (how != How::waited));
+    }
+}
+
+TEST_CASE("a prompt whose beginning was loaded from a tier teaches as well") {
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = telling_cache(index);
+    options.kv_tokens = 2 * longest;
+    options.memory = {.state_bytes = 100, .kv_bytes_per_token = 1};
+    options.tiers = {.host_bytes = 1 << 20};
+    test::Server server(options);
+    const std::vector<Tokens> prompts = chat(2, 40, 1, 72);
+    server.serve(Tokens(prompts[0].begin(), prompts[0].begin() + 72), {.salt = ""});
+    server.serve(prompts[0], {.salt = ""});
+    for (Token first = 1'000'000; first < 1'010'000; first += 1'000)
+      server.serve(counting(longest - 20, first), {.salt = "other"});
+    CHECK_FALSE(has_tail(*server.cache, 2'000'000));
+    const StartedRequest loaded = server.serve(prompts[1], {.salt = ""});
+    REQUIRE(loaded.load);
+    CHECK(loaded.reused_tokens == 0);
+    CHECK(has_tail(*server.cache, 3'000'000));
+  }
+}
+
 TEST_CASE("a namespace unlearns its tails when its template changes") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = roomy_cache(index, 0, CheckpointPlacement::passes);
-    if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;  // chunk() tells whether there is a tail
-    const auto cache = make_request_cache(options);
-    const auto has_tail = [&](Token first) {
-      const std::int64_t chunk = serve(*cache, counting(200, first), "").first_chunk;
-      return chunk == (in_columns(index) ? 120 : 136);
-    };
-    CHECK_FALSE(has_tail(1'000'000));
+    const auto cache = make_request_cache(telling_cache(index));
+    CHECK_FALSE(has_tail(*cache, 1'000'000));
     static_cast<void>(reused_by(*cache, chat(6, 40, 1, 68), ""));
     int chats = 0;
-    while (has_tail(2'000'000 + 1'000 * chats) && chats < 20)
+    while (has_tail(*cache, 2'000'000 + 1'000 * chats) && chats < 20)
       static_cast<void>(reused_by(*cache, chat(4, 0, 100'000 * ++chats, 68), ""));  // whole blocks leave an end
     CHECK(chats > 0);
     CHECK(chats < 20);
@@ -266,12 +340,11 @@ namespace {
 class Twins {
  public:
   Twins(Combination index, CheckpointPlacement placement) : index_(index), model_(index, placement) {
-    RequestCacheOptions options = roomy_cache(index, 0, placement);
-    if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;  // chunk() tells whether there is a tail
-    cache_ = make_request_cache(options);
+    cache_ = make_request_cache(telling_cache(index, placement));
   }
 
   void serve_both(const Tokens& prompt, const std::string& salt, std::int64_t budget) {
+    if (served_ % 4 == 0) cache_->abort(cache_->start({.tokens = prompt, .name_space = {.salt = salt}})->request);
     const Served served = serve(*cache_, prompt, salt, in_columns(index_) ? longest : budget);
     model_.came(prompt, salt, served.cached, served.reused);
     const std::int64_t length = std::ssize(prompt);
