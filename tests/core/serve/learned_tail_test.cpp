@@ -30,13 +30,17 @@ namespace {
 
 constexpr std::int64_t tail = 64;
 constexpr std::int32_t longest = 480;
-constexpr std::int64_t block = 4;
 
-RequestCacheOptions roomy_cache(Combination index, std::int64_t tail_tokens, CheckpointPlacement placement) {
+/// In columns states lie at multiples of six blocks.
+RequestCacheOptions roomy_cache(Combination index, std::int64_t tail_tokens, CheckpointPlacement placement,
+                                std::int32_t block = 4) {
   RequestCacheOptions options = small_cache(index);
   options.max_request_tokens = longest;
-  options.kv_tokens = 40'000;
+  options.block_size_tokens = block;
+  options.kv_tokens = 40'000 / block * block;
   if (in_columns(index)) {
+    columns(options).groups[0].block_size_tokens = 3 * block;
+    columns(options).groups[1].block_size_tokens = 6 * block;
     for (StateGroup& group : columns(options).groups) group.blocks = 4'000;
     columns(options).tail_tokens = tail_tokens;
     return options;
@@ -143,8 +147,9 @@ TEST_CASE("a namespace whose prompts go on behind the end of earlier ones never 
 namespace {
 
 /// A cache whose chunk() tells whether there is a tail.
-RequestCacheOptions telling_cache(Combination index, CheckpointPlacement placement = CheckpointPlacement::passes) {
-  RequestCacheOptions options = roomy_cache(index, 0, placement);
+RequestCacheOptions telling_cache(Combination index, CheckpointPlacement placement = CheckpointPlacement::passes,
+                                  std::int32_t block = 4) {
+  RequestCacheOptions options = roomy_cache(index, 0, placement, block);
   if (!in_columns(index)) slots(options).scan_alignment_tokens = -1;
   return options;
 }
@@ -238,8 +243,12 @@ namespace {
 /// What is learned, told slowly: all prompts are kept, and compared token by token.
 class TailModel {
  public:
-  TailModel(Combination index, CheckpointPlacement placement)
-      : in_columns_(in_columns(index)), placement_(placement), grid_(in_columns_ ? 24 : block) {}
+  TailModel(Combination index, CheckpointPlacement placement, std::int64_t block)
+      : in_columns_(in_columns(index)),
+        placement_(placement),
+        block_(block),
+        grid_(in_columns_ ? 6 * block : block),
+        key_grid_((tail + block - 1) / block * block) {}
 
   /// A prompt came, and of it `cached` tokens of KV were found, of which it reuses some.
   void came(const Tokens& prompt, const std::string& salt, std::int64_t cached, std::int64_t reused) {
@@ -271,13 +280,13 @@ class TailModel {
   void computed(const Tokens& prompt, const std::string& salt, const Served& served) {
     const std::int64_t length = std::ssize(prompt);
     Seen seen{.tokens = prompt, .salt = salt, .place = place(length, served.reused), .usable = usable(length)};
-    if (seen.place >= seen.usable || seen.place / 64 == 0) return;
+    if (seen.place >= seen.usable || seen.place / key_grid_ == 0) return;
     seen.other = served.reused;
     for (const std::int64_t pass : served.passes)
       if ((in_columns_ || placement_ == CheckpointPlacement::passes) && pass < seen.place)
         seen.other = std::max(seen.other, pass / grid_ * grid_);
     // A pass that can save nothing on its way leaves no state there, unless it ends there, or at whole blocks.
-    if (!in_columns_ && length % block != 0 && served.passes.back() != seen.usable) seen.usable = longest;
+    if (!in_columns_ && length % block_ != 0 && served.passes.back() != seen.usable) seen.usable = longest;
     seen_.push_back(std::move(seen));
   }
 
@@ -297,9 +306,10 @@ class TailModel {
 
   /// The last prompt whose tail begins within reach before this position, and which has the same 16 tokens there.
   [[nodiscard]] const Seen* find(const Tokens& prompt, const std::string& salt, std::int64_t tokens) const {
-    for (std::int64_t at = tokens / 64 * 64; at > 0 && at >= tokens - (tail + grid_ + 64); at -= 64)
+    for (std::int64_t at = tokens / key_grid_ * key_grid_; at > 0 && at >= tokens - (tail + grid_ + key_grid_);
+         at -= key_grid_)
       for (auto seen = seen_.rbegin(); seen != seen_.rend(); ++seen) {
-        if (seen->salt != salt || seen->place / 64 * 64 != at) continue;
+        if (seen->salt != salt || seen->place / key_grid_ * key_grid_ != at) continue;
         const std::int64_t first = at - 16;
         if (!std::equal(prompt.begin() + first, prompt.begin() + at, seen->tokens.begin() + first)) continue;
         if (tokens >= seen->place) return &*seen;
@@ -310,7 +320,9 @@ class TailModel {
 
   bool in_columns_;
   CheckpointPlacement placement_;
-  std::int64_t grid_;
+  std::int64_t block_;
+  std::int64_t grid_;      ///< of states
+  std::int64_t key_grid_;  ///< of the places by which prompts are found
   std::vector<Seen> seen_;
   std::array<Sums, 2> sums_ = {};
 };
@@ -339,8 +351,9 @@ namespace {
 /// A cache beside the model. Both serve the same prompts.
 class Twins {
  public:
-  Twins(Combination index, CheckpointPlacement placement) : index_(index), model_(index, placement) {
-    cache_ = make_request_cache(telling_cache(index, placement));
+  Twins(Combination index, CheckpointPlacement placement, std::int32_t block = 4)
+      : index_(index), model_(index, placement, block) {
+    cache_ = make_request_cache(telling_cache(index, placement, block));
   }
 
   void serve_both(const Tokens& prompt, const std::string& salt, std::int64_t budget) {
@@ -382,7 +395,9 @@ TEST_CASE("what a cache learns of tails agrees with a slow model") {
     int caches = 0;
     test::for_each_seed(1000, [&](Random& random, std::uint64_t) {
       ++caches;
-      Twins twins(index, placements[static_cast<std::size_t>(random.between(0, 3))]);
+      constexpr std::array<std::int32_t, 4> blocks = {4, 5, 12, 80};
+      const std::int32_t block = blocks[static_cast<std::size_t>(random.between(0, in_columns(index) ? 2 : 3))];
+      Twins twins(index, placements[static_cast<std::size_t>(random.between(0, 3))], block);
       std::array<std::vector<Tokens>, 2> before;
       Token next = 0;
       for (int i = 0; i < 40; ++i) {
