@@ -86,12 +86,11 @@ void RandomEngine::Prefixes::pin() {
   const double lease_s = random_.chance(40) ? static_cast<double>(random_.between(1, 30)) : 0;
   const PrefixUsage before = cache_.prefixes()->usage();
   const PinnedPrefix pinned = cache_.prefixes()->pin(prompt_of(wanted), lease_s);
-  engine_.begin_rest();
   end_leases();
   REQUIRE((pinned.tokens >= 0 && pinned.tokens <= std::ssize(wanted.tokens)));
   REQUIRE((pinned.pin > 0) == (pinned.tokens > 0 && !pinned.refused));
   REQUIRE(cache_.prefixes()->usage().made_pins == before.made_pins + (pinned.pin > 0));
-  if (pinned.pin == 0) return;
+  if (pinned.pin == 0) return engine_.begin_rest();
   REQUIRE((pins_.empty() || pinned.pin > pins_.back().pin));
   // Prompts with media share nothing with an index by tokens unless they have the same: keep them.
   wanted.tokens.resize(
@@ -99,6 +98,7 @@ void RandomEngine::Prefixes::pin() {
   pins_.push_back({.pin = pinned.pin, .prefix = wanted, .ends_s = lease_s > 0 ? engine_.now_s_ + lease_s : 0});
   pins_.back().tokens = pinned.tokens;
   ++engine_.pins;
+  engine_.begin_rest();  // a check of what it stores may end the pin
 }
 
 void RandomEngine::Prefixes::unpin(std::size_t at) {
