@@ -96,7 +96,7 @@ def test_prompts_restore_what_was_announced(tmp_path: pathlib.Path) -> None:
 
 
 def test_contents_after_a_reset_and_in_files_are_announced(tmp_path: pathlib.Path) -> None:
-    # Files have room for the images before the reset too: those that are being written keep theirs until they are.
+    # Files have room for the images before the reset too: an image that is being written keeps its room meanwhile.
     options = ConnectorOptions(host_bytes=1 << 20, folder=str(tmp_path), file_bytes=1 << 21, checkpoint_tokens=8,
                                decode_checkpoint_tokens=0, kv_events=True)
     tokens = list(range(50))

@@ -11,26 +11,20 @@ RequestLookups::RequestLookups(RequestBook& book, RequestIndex& index) : book_(b
 
 StartedRequest RequestLookups::start(RequestId id, PromptSearch search, const OpenedPrompt& opened) {
   RequestRecord& record = book_.records[id.index()];
-  begin_behind(record, opened);
+  record.computed = opened.reused_tokens;
+  book_.opened[id.index()] = opened;
   if (waits_) waits_->start(id);
   StartedRequest started{.request = id, .reused_tokens = opened.reused_tokens, .lost = opened.lost};
   if (tiers_ != nullptr)
     tiers_->start(id, search, opened, started);
   else if (opened.lost)
     started.lost_tokens = opened.cached_tokens - opened.reused_tokens;
+  book_.tails.look_at(record, book_.opened_of(id));
   if (waits_ && !started.load && search != PromptSearch::device) {
     waits_->consider(id);
     if (waits_->waits(id)) started.waits_for = waits_->wait_of(id);
   }
   return answer(started);
-}
-
-/// The prompt has this cached beginning.
-void RequestLookups::begin_behind(RequestRecord& record, const OpenedPrompt& opened) {
-  book_.opened[record.id.index()] = opened;
-  record.computed = opened.reused_tokens;
-  record.tail_lesson = book_.tails.lesson_of(record, opened);
-  record.tail_tokens = book_.tails.tokens_of(record.tag, record.tail_lesson);
 }
 
 std::optional<StartedRequest> RequestLookups::refresh(RequestId id) {
@@ -61,18 +55,17 @@ bool RequestLookups::look_up_again(RequestId id) {
   RequestRecord& record = book_.records[id.index()];
   const std::optional<OpenedPrompt> opened = index_.refresh(id);
   if (!opened) return false;
-  begin_behind(record, *opened);
+  book_.opened[id.index()] = *opened;
   if (tiers_ != nullptr) tiers_->refresh(id);
+  record.computed = opened->reused_tokens;
+  book_.tails.look_at(record, book_.opened_of(id));
   index_.note_memory(id);
   return true;
 }
 
 void RequestLookups::begin(RequestId id) noexcept {
   count(id);
-  RequestRecord& record = book_.records[id.index()];
-  const OpenedPrompt& opened = book_.opened_of(id);
-  if (!record.tail_lesson.is_from(opened)) record.tail_lesson = book_.tails.lesson_of(record, opened);  // it was loaded
-  book_.tails.learn(record.tag, record.tail_lesson);
+  book_.tails.learn(book_.record(id));
 }
 
 void RequestLookups::count(RequestId id) noexcept {

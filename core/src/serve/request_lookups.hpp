@@ -37,9 +37,9 @@ class RequestLookups {
     if (waits_) waiting.for_requests = waits_->waiting();
     return waiting;
   }
-  /// The request begins to compute: counts its hit and its losses, and learns from them.
+  /// The request begins to compute.
   void begin(RequestId request) noexcept;
-  /// The request ends without that, or begins.
+  /// Counts the hit and the losses of a request that begins, or ends without that.
   void count(RequestId request) noexcept;
   /// The request ends: it computes nothing more.
   void end(RequestId request);
@@ -50,7 +50,6 @@ class RequestLookups {
  private:
   [[nodiscard]] StartedRequest answer(StartedRequest started) const;
   [[nodiscard]] bool look_up_again(RequestId request);
-  void begin_behind(RequestRecord& record, const OpenedPrompt& opened);
   void end_waits();
 
   RequestBook& book_;

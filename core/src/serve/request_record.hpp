@@ -41,15 +41,9 @@ struct OpenedPrompt {
 /// What a prompt teaches about tails (TailUse): the tokens that it loses to the tail of an earlier prompt, or without
 /// one.
 struct TailLesson {
-  std::int64_t cached_tokens = 0;  ///< of the OpenedPrompt that it is drawn from
-  std::int64_t reused_tokens = 0;
   std::int32_t lost_without = 0;
   std::int32_t lost_with = 0;
   bool is_one = false;  ///< an earlier prompt was found
-
-  [[nodiscard]] bool is_from(const OpenedPrompt& opened) const noexcept {
-    return cached_tokens == opened.cached_tokens && reused_tokens == opened.reused_tokens;
-  }
 };
 
 /// A request, whatever the index. A step without tiers reads only the first cache line of a quiet request.
@@ -73,7 +67,7 @@ struct alignas(64) RequestRecord {
   std::int64_t pass_before_tail =
       0;                         ///< where the last pass began that began before the tail; the first one always does
   NamespaceTag tag{};            ///< of the prompt's namespace
-  std::int64_t tail_tokens = 0;  ///< TailUse::tokens_of() when it was looked up
+  std::int64_t tail_tokens = 0;  ///< 0: it has none
   TailLesson tail_lesson;
   Namespace name_space;         ///< of the epoch in which it started
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position

@@ -40,6 +40,7 @@ RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex&
       device_(device),
       records_(book.records),
       opened_(book.opened),
+      tails_(book.tails),
       stats_(book.stats),
       marks_(marks),
       checks_(book.checks ? &*book.checks : nullptr),
@@ -172,9 +173,10 @@ void RequestTiers::go_on(RequestId id) {
   if (std::exchange(records_[id.index()].ending, false)) {
     if (records_[id.index()].holds_prefix) return prefix_loads_->end_load(id);
     cache_.end(id, RequestEnd::aborted);
-  } else if (waits_ != nullptr) {
-    waits_->consider(id);
+    return;
   }
+  tails_.look_at(records_[id.index()], opened_[id.index()]);
+  if (waits_ != nullptr) waits_->consider(id);
 }
 
 /// The prompt of a fork is not looked up, so its policy hears of none.

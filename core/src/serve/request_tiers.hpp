@@ -105,6 +105,7 @@ class RequestTiers final : public CacheTiers {
   RequestIndex& device_;
   std::span<RequestRecord> records_;
   std::span<OpenedPrompt> opened_;
+  const TailUse& tails_;
   CacheStats& stats_;
   TenantMarks* marks_;
   StateChecks* checks_;  ///< null: the cache has none

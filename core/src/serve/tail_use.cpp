@@ -28,7 +28,7 @@ std::uint64_t hash_of(std::span<const Token> tokens, std::uint64_t seed = 0) noe
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), seed);
 }
 
-/// Equal parts have equal ones. Others may, by one in 2^32: then a sum is a little wrong.
+/// Equal parts have equal hashes. Two others have equal ones with a chance of 1 in 2^32: then a sum is a little wrong.
 std::uint32_t short_hash_of(std::span<const Token> tokens) noexcept {
   return static_cast<std::uint32_t>(hash_of(tokens));
 }
@@ -45,13 +45,6 @@ TailUse::TailUse(const RequestCacheOptions& options)
   if (asked_tail(options) != 0 || !has_tails(options)) return;
   sets_.resize(std::min(std::bit_ceil(static_cast<std::size_t>(kv_blocks(options))), sets_max));
   reach_ = default_tokens + state_grid_tokens(options) + grid_;
-}
-
-std::int64_t TailUse::tokens_of(const NamespaceTag& name_space, const TailLesson& lesson) const noexcept {
-  if (sets_.empty()) return fixed_;
-  Sums sums = sums_[name_space.bucket(sums_.size())];
-  sums.add(lesson);
-  return sums.lost_without > sums.lost_with ? default_tokens : 0;
 }
 
 /// Of the tokens before this position, and of the position and the namespace.
@@ -92,8 +85,8 @@ const TailUse::Seen* TailUse::find(const RequestRecord& prompt, std::int64_t tok
 /// The tokens of the prompt tell whether it goes on behind the end of the earlier one. What is cached does not: the KV
 /// behind the last state may be gone.
 TailLesson TailUse::lesson_of(const RequestRecord& prompt, const OpenedPrompt& opened) const noexcept {
-  TailLesson lesson{.cached_tokens = opened.cached_tokens, .reused_tokens = opened.reused_tokens};
-  if (sets_.empty() || opened.cached_tokens == 0) return lesson;
+  TailLesson lesson;
+  if (opened.cached_tokens == 0) return lesson;
   const Seen* seen = find(prompt, opened.cached_tokens);
   if (seen == nullptr && opened.reused_tokens > 0 && opened.reused_tokens < opened.cached_tokens)
     seen = find(prompt, opened.reused_tokens);
@@ -108,10 +101,20 @@ TailLesson TailUse::lesson_of(const RequestRecord& prompt, const OpenedPrompt& o
   return lesson;
 }
 
-void TailUse::learn(const NamespaceTag& name_space, const TailLesson& lesson) noexcept {
-  if (!lesson.is_one) return;
-  Sums& sums = sums_[name_space.bucket(sums_.size())];
-  sums.add(lesson);
+void TailUse::look_at(RequestRecord& prompt, const OpenedPrompt& opened) const noexcept {
+  prompt.tail_lesson = {};
+  prompt.tail_tokens = fixed_;
+  if (sets_.empty()) return;
+  prompt.tail_lesson = lesson_of(prompt, opened);
+  Sums sums = sums_[prompt.tag.bucket(sums_.size())];
+  sums.add(prompt.tail_lesson);
+  if (sums.lost_without > sums.lost_with) prompt.tail_tokens = default_tokens;
+}
+
+void TailUse::learn(const RequestRecord& prompt) noexcept {
+  if (!prompt.tail_lesson.is_one || prompt.stale) return;
+  Sums& sums = sums_[prompt.tag.bucket(sums_.size())];
+  sums.add(prompt.tail_lesson);
   if (sums.prompts == remembered)
     sums = {.lost_without = sums.lost_without / 2, .lost_with = sums.lost_with / 2, .prompts = remembered / 2};
 }

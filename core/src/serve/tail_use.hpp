@@ -30,16 +30,14 @@ class TailUse {
 
   explicit TailUse(const RequestCacheOptions& options);
 
-  /// What a prompt with this cached beginning teaches. O(1).
-  [[nodiscard]] TailLesson lesson_of(const RequestRecord& prompt, const OpenedPrompt& opened) const noexcept;
-  /// The tail of a prompt that starts now, and teaches this; 0: none.
-  [[nodiscard]] std::int64_t tokens_of(const NamespaceTag& name_space, const TailLesson& lesson) const noexcept;
+  /// The cached beginning of the prompt is known, or has changed: sets its lesson and its tail. O(1).
+  void look_at(RequestRecord& prompt, const OpenedPrompt& opened) const noexcept;
   /// The tail whose worth is learned; 0: nothing is learned.
   [[nodiscard]] std::int64_t learned_tokens() const noexcept { return sets_.empty() ? 0 : default_tokens; }
   /// A prompt was computed. O(1).
   void note_computed(const RequestRecord& prompt, const Places& places) noexcept;
-  /// A prompt of this namespace begins to compute.
-  void learn(const NamespaceTag& name_space, const TailLesson& lesson) noexcept;
+  /// A prompt begins to compute.
+  void learn(const RequestRecord& prompt) noexcept;
 
  private:
   static constexpr std::int64_t default_tokens = 64;
@@ -68,6 +66,7 @@ class TailUse {
     }
   };
 
+  [[nodiscard]] TailLesson lesson_of(const RequestRecord& prompt, const OpenedPrompt& opened) const noexcept;
   [[nodiscard]] std::uint64_t key_of(const RequestRecord& prompt, std::int64_t tokens) const noexcept;
   [[nodiscard]] const Seen* find(const RequestRecord& prompt, std::int64_t tokens) const noexcept;
 

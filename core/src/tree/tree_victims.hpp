@@ -116,8 +116,8 @@ class TreeVictims {
     return owners_ == nullptr || owners_->ledger().turn(tenant(node), least_bytes(node)) != TenantLedger::Turn::never;
   }
   /// Where tenants have shares: pages at the end of a leaf that the asking tenant may have evicted, with its state.
-  /// `freed_bytes`: what was evicted of the leaf's tenant and is not given back yet. Without such, at least one of a
-  /// leaf that is_takeable().
+  /// `freed_bytes`: what was evicted of the leaf's tenant and is not given back yet. If it is 0, a leaf that
+  /// is_takeable() has at least one such page.
   [[nodiscard]] std::uint32_t takeable_pages(std::uint32_t leaf, std::int64_t freed_bytes = 0) const noexcept;
   void clear() noexcept;
   [[nodiscard]] std::size_t bytes() const noexcept { return leaves_.bytes() + bare_.bytes(); }

@@ -199,7 +199,9 @@ class Cache::Impl {
         held < std::ssize(prompt.tokens) && common_tokens(sequence.tokens, prompt.tokens) == sequence.tokens.size();
     sequence.ready_tokens = goes_on ? held : 0;
     sequence.prompt_tokens = std::ssize(prompt.tokens);
-    sequence.branch_tokens = started->reused_tokens + started->lost_tokens;
+    const std::int64_t last_block = (sequence.prompt_tokens - 1) / options_.block_tokens * options_.block_tokens;
+    sequence.stops = {started->reused_tokens + started->lost_tokens, last_block, sequence.prompt_tokens};
+    sequence.stops.insert(sequence.stops.end(), started->breakpoints.begin(), started->breakpoints.end());
     return StartedRequest{.request = started->request,
                           .sequence = sequence.id,
                           .reused_tokens = std::max(started->reused_tokens, sequence.ready_tokens),
@@ -215,22 +217,17 @@ class Cache::Impl {
     return cache_->tiers()->is_loading(request);
   }
 
-  /// The pass stops where the prompt leaves known tokens, at the last block's end before its last token, and at
-  /// checkpoint_tokens.
+  /// The pass ends at the next stop of the sequence, and at checkpoint_tokens. The cache may know fewer tokens of a
+  /// sequence that goes on, and counts its own stops from these.
   std::int64_t chunk(RequestId request, std::int64_t budget_tokens) {
     const Sequence& sequence = sequences_.of(request);
-    const std::int64_t first = computed(request), end = sequence.prompt_tokens, block = options_.block_tokens;
+    const std::int64_t first = computed(request);
     std::int64_t tokens = cache_->chunk(request, budget_tokens).tokens;
-    if (first >= end || tokens == 0) return tokens;
-    if (const std::int64_t ahead = first - cache_->computed(request); ahead > 0) {
-      // The cache counts from the tokens that it knows. Where these end, and its stop with them, the budget decides.
-      const std::int64_t known = cache_->chunk(request, std::min(budget_tokens, INT64_MAX - ahead) + ahead).tokens;
-      tokens = known > ahead ? known - ahead : budget_tokens;
-    }
-    std::array stops = {sequence.branch_tokens, (end - 1) / block * block, end, end};
+    if (first >= sequence.prompt_tokens || tokens == 0) return tokens;
+    tokens = budget_tokens;
     if (options_.checkpoint_tokens > 0)
-      stops[3] = (first / options_.checkpoint_tokens + 1) * options_.checkpoint_tokens;
-    for (const std::int64_t stop : stops)
+      tokens = std::min(tokens, options_.checkpoint_tokens - first % options_.checkpoint_tokens);
+    for (const std::int64_t stop : sequence.stops)
       if (stop > first) tokens = std::min(tokens, stop - first);
     return tokens;
   }

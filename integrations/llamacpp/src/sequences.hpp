@@ -26,7 +26,9 @@ struct Sequence {
   std::int64_t ready_tokens = 0;  ///< of the prompt, which the sequence has, with the state after them; 0: none
   std::int64_t saved_tokens = 0;  ///< whose KV is cached, in whole blocks
   std::int64_t prompt_tokens = 0;
-  std::int64_t branch_tokens = 0;  ///< of the prompt, whose KV was cached when it started
+  /// Where its passes over the prompt end: where the prompt leaves tokens whose KV was cached when it started, at the
+  /// last block's end before its last token, at its end, and at named positions.
+  std::vector<std::int64_t> stops;
 };
 
 /// The sequences, in the order of the cache's live slots: the state of live slot i is that of sequence i.

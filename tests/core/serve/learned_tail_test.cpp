@@ -163,6 +163,11 @@ bool has_tail(RequestCache& cache, Token first) {
   return chunk == (in_columns(cache.options()) ? 120 : 136);
 }
 
+/// Whether the first pass over this prompt ends there.
+bool first_chunk_ends(const RequestCache& cache, RequestId request, std::int64_t at) {
+  return cache.computed(request) + cache.chunk(request, longest).tokens == at;
+}
+
 /// Runs a request that has started to its end.
 void run(RequestCache& cache, const StartedRequest& started, const Tokens& prompt) {
   REQUIRE_FALSE(has_tail(cache, 1'000'000));
@@ -195,7 +200,10 @@ TEST_CASE("a prompt teaches by what it finds until it runs, and nothing if it ne
         CHECK_FALSE(has_tail(*cache, 2'000'000));
         serve(*cache, prompts[1], "");
       } else {
-        if (how == How::refreshed) CHECK(cache->refresh(early->request).has_value());
+        if (how == How::refreshed) {
+          CHECK(cache->refresh(early->request).has_value());
+          CHECK(first_chunk_ends(*cache, early->request, 168));  // 64 tokens before its end
+        }
         run(*cache, *early, prompts[1]);
       }
       // The request that one waits for leaves a state for it: without a tail nothing is lost.
@@ -217,9 +225,14 @@ TEST_CASE("a prompt whose beginning was loaded from a tier teaches as well") {
     for (Token first = 1'000'000; first < 1'010'000; first += 1'000)
       server.serve(counting(longest - 20, first), {.salt = "other"});
     CHECK_FALSE(has_tail(*server.cache, 2'000'000));
-    const StartedRequest loaded = server.serve(prompts[1], {.salt = ""});
-    REQUIRE(loaded.load);
-    CHECK(loaded.reused_tokens == 0);
+    const auto loaded = server.start({.tokens = prompts[1], .name_space = {.salt = ""}});
+    REQUIRE(loaded);
+    REQUIRE(loaded->load);
+    server.move_all();
+    CHECK(server.cache->computed(loaded->request) >= 72);
+    CHECK(first_chunk_ends(*server.cache, loaded->request, 168));
+    CHECK_FALSE(has_tail(*server.cache, 2'500'000));
+    server.run(loaded->request, prompts[1]);
     CHECK(has_tail(*server.cache, 3'000'000));
   }
 }
@@ -357,7 +370,11 @@ class Twins {
   }
 
   void serve_both(const Tokens& prompt, const std::string& salt, std::int64_t budget) {
-    if (served_ % 4 == 0) cache_->abort(cache_->start({.tokens = prompt, .name_space = {.salt = salt}})->request);
+    if (served_ % 4 == 0) {
+      const auto aborted = cache_->start({.tokens = prompt, .name_space = {.salt = salt}});
+      REQUIRE(aborted);
+      cache_->abort(aborted->request);
+    }
     const Served served = serve(*cache_, prompt, salt, in_columns(index_) ? longest : budget);
     model_.came(prompt, salt, served.cached, served.reused);
     const std::int64_t length = std::ssize(prompt);

@@ -526,8 +526,8 @@ TEST_CASE(
     RequestCacheOptions options = large_cache(index, 0);
     slots(options).placement = CheckpointPlacement::branch;
     Crowd crowd(options);
-    const StartedRequest first = crowd.start(branch(240, 30, 2));
-    const StartedRequest second = crowd.start(branch(240, 30, 1));
+    const StartedRequest first = crowd.start(branch(240, 100, 2));
+    const StartedRequest second = crowd.start(branch(240, 100, 1));
     CHECK(second.lost_tokens == 0);
     while (crowd.runs(first.request)) crowd.step(90, first.request);
     const auto found = crowd.cache->refresh(second.request);
@@ -537,7 +537,7 @@ TEST_CASE(
     CHECK(found->lost_tokens == 240);
     CHECK_FALSE(crowd.cache->refresh(second.request));
     crowd.run(9000);
-    CHECK(crowd.start(branch(240, 30, 3)).reused_tokens == 240);
+    CHECK(crowd.start(branch(240, 100, 3)).reused_tokens == 240);
   }
 }
 

@@ -129,7 +129,7 @@ void draw_columns(Random& random, RequestCacheOptions& options, AlignMode mode) 
 
 RequestCacheOptions random_options(Random& random, Combination kind) {
   const auto mode = static_cast<AlignMode>(random.between(0, 2));
-  const std::int64_t longest = random.chance(12) ? 240 : 90;  // only the longer ones learn where tails are
+  const std::int64_t longest = random.chance(12) ? 240 : 90;  // only the longer ones learn whether prompts have tails
   RequestCacheOptions options{.index = index_of(kind),
                               .max_requests = random.between32(1, 4),
                               .max_request_tokens = longest,
@@ -299,13 +299,15 @@ RandomEngine::Old RandomEngine::random_prompt() {
   } else if (!old_->empty() && random_.chance(70)) {
     prompt = (*old_)[static_cast<std::size_t>(random_.between(0, std::ssize(*old_) - 1))];
     const std::int64_t tokens = std::ssize(prompt.tokens);
-    const std::int64_t least = random_.chance(50) ? std::max<std::int64_t>(tokens - 64, 1) : 1;  // in its tail
+    const std::int64_t least =
+        random_.chance(50) ? std::max<std::int64_t>(tokens - 64, 1) : 1;  // the cut lies in its tail
     prompt.tokens.resize(static_cast<std::size_t>(random_.between(least, tokens)));
   }
   if (prompt.tokens.empty() && random_.chance(30))
     for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.tokens.push_back(token);
   const bool is_first = prompt.tokens.empty();
-  const std::int64_t own_most = is_first && longest >= 128 ? longest : longest / 3;  // a tail is learned behind 128
+  const std::int64_t own_most =
+      is_first && longest >= 128 ? longest : longest / 3;  // the cache learns of tails behind 64 tokens
   for (std::int64_t own = random_.between(is_first ? 1 : 0, own_most); own > 0; --own)
     prompt.tokens.push_back(random_.between32(0, 2));
   if (std::ssize(prompt.tokens) > longest) prompt.tokens.resize(static_cast<std::size_t>(longest));

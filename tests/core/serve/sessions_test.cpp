@@ -268,7 +268,7 @@ TEST_CASE("pins and floors of tenants keep contents of closed sessions") {
   }
 }
 
-TEST_CASE("a floor keeps to the byte what it may of a closed session, in states of several groups too") {
+TEST_CASE("a floor keeps what it covers of a closed session, to within a page and a state, with several groups too") {
   for (const Combination index : every_combination)
     for (std::int64_t above = 0; above <= session_prompt_bytes; above += 2) {
       CAPTURE(static_cast<int>(index));

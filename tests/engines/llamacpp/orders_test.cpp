@@ -96,18 +96,24 @@ TEST_CASE("a chunk is no longer than its budget on a sequence that goes on") {
   CHECK(largest_difference(plain, answer) < rounding);
 }
 
-TEST_CASE("a chunk ends at a named position on a sequence that goes on") {
+TEST_CASE("a chunk ends at the next named position on a sequence that goes on") {
   const Model model = load("granitehybrid");
   CachedEngine engine(model.get());
   llamacpp::Cache& cache = engine.cache();
   const Answer turn = engine.serve(random_prompt(model.get(), 100, 1), 40);
   const Tokens prompt = joined(joined(turn.prompt, turn.output), random_prompt(model.get(), 200, 2));
-  for (const std::int64_t named : {144, 176, 240}) {
-    const auto started = cache.start({.tokens = prompt, .breakpoints = {&named, 1}});
+  // The sequence has 139 tokens, of which the cache knows fewer.
+  for (const auto& [named, next] : {std::pair<std::vector<std::int64_t>, std::int64_t>{{144}, 144},
+                                    {{176, 240}, 176},
+                                    {{112, 176}, 176},
+                                    {{128, 139, 150, 240}, 144},
+                                    {{}, 336}}) {
+    CAPTURE(next);
+    const auto started = cache.start({.tokens = prompt, .breakpoints = named});
     REQUIRE(started);
     CHECK(started->reused_tokens == 139);
-    CHECK(cache.chunk(started->request, INT64_MAX) == named - 139);
-    CHECK(cache.chunk(started->request, named - 139 - 1) == named - 139 - 1);
+    CHECK(cache.chunk(started->request, INT64_MAX) == next - 139);
+    CHECK(cache.chunk(started->request, next - 139 - 1) == next - 139 - 1);
     cache.end(started->request, RequestEnd::preempted);
   }
 }

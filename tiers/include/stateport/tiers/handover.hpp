@@ -55,9 +55,9 @@ struct HandoverPlan {
 /// constructor and the destructor.
 class HandoverEnd {
  public:
-  /// Takes places * set().bytes() bytes from `memory`, which must outlive the end, as must `store`. `options`: with the
-  /// grid of the plan. Throws InvalidArgument as ObjectSet and Resharder, and for places < 1 or more than memory has;
-  /// OutOfMemory.
+  /// Takes places * set().bytes() bytes from `memory`, which the host can write. It must outlive the end, as must
+  /// `store`. `options`: with the grid of the plan. Throws InvalidArgument as ObjectSet and Resharder, and for places <
+  /// 1 or more than memory has; OutOfMemory.
   HandoverEnd(MemoryResource& memory, const SharedLayout& shared, const StateStore& store,
               const ObjectSetOptions& options, std::int32_t places);
   HandoverEnd(HandoverEnd&&) noexcept;
@@ -76,7 +76,7 @@ class HandoverEnd {
   /// Writes headers with checksums once the copy is done. Throws InvalidArgument as ObjectSet::seal, and as place().
   void seal(std::int32_t place, const ImageKey& key);
   /// Whether the objects are the whole and undamaged state that `key` names: done, damaged, foreign_layout or
-  /// wrong_position. A place into which nothing came is damaged. Reads every byte. Throws as place().
+  /// wrong_position. A place of a new end is damaged until something comes. Reads every byte. Throws as place().
   [[nodiscard]] TransferStatus check(std::int32_t place, const ImageKey& key) const;
   /// Enqueues the copies of places (src_slot) into slots (dst_slot), in one launch. Only of places that were checked.
   /// Throws as Resharder::copy_slots.

@@ -79,7 +79,8 @@ struct SlotLayout {
   /// placement every.
   ///
   /// 0: 64, in namespaces whose prompts would lose more tokens without a tail than with one. The cache learns that from
-  /// where prompts that run leave earlier ones: inside their last 64 tokens, or behind their end. -1: no tail.
+  /// where prompts that run, or are inserted, leave earlier ones: inside their last 64 tokens, or behind their end. -1:
+  /// no tail.
   std::int64_t tail_tokens = 0;
   /// Named positions (Prompt::breakpoints) at which one pass of a request saves its state on its way, beside those that
   /// the placement saves, where the scan can stop; at the others chunk() ends the pass. Each costs a scratch state of
