@@ -154,7 +154,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   if (!prefix.kv_out.empty()) read_kv(nodes_, end, pages, prefix.kv_out);
   const bool had_state = nodes_[end].slot >= 0;
   if (had_state) {
-    victims_.touch_state(SlotId{nodes_[end].slot}, ++tick_);
+    pool_.touch(SlotId{nodes_[end].slot}, ++tick_);
   } else if (prefix.slot.valid()) {
     adopt(end, prefix.slot);
     if (options_.max_states_per_path >= 0) cap_path(end, freed);

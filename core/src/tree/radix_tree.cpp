@@ -131,7 +131,7 @@ void RadixTree::touch(std::uint32_t node) noexcept {
   std::uint32_t depth = 0;
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
   raise_path(node, depth);
-  if (nodes_[node].slot >= 0) victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_);
+  if (nodes_[node].slot >= 0) pool_.touch(SlotId{nodes_[node].slot}, ++tick_);
   path_was_used(node);
 }
 
@@ -178,7 +178,7 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   }
   if (found.answer == root) return match;
   path_was_used(found.answer);
-  victims_.touch_state(SlotId{nodes_[found.answer].slot}, ++tick_);
+  pool_.touch(SlotId{nodes_[found.answer].slot}, ++tick_);
   return match;
 }
 

@@ -74,13 +74,12 @@ class TreeVictims {
 
   /// A node got this state, used at `tick`.
   void add_state(std::uint32_t node, SlotId slot, std::uint64_t tick) noexcept {
-    touch_state(slot, tick);
+    pool_.touch(slot, tick);
     states_.offer(states(), static_cast<std::uint32_t>(slot.value()));
     if (ranks_states() && is_leaf(node)) offer(node);
     leaves_.rank_again(leaves(), node);
   }
   void unlock_state(SlotId slot) noexcept { states_.offer_again(states(), static_cast<std::uint32_t>(slot.value())); }
-  void touch_state(SlotId slot, std::uint64_t tick) noexcept { pool_.touch(slot, tick); }
   /// The node lost its state and stays.
   void state_was_lost(std::uint32_t node) noexcept { leaves_.rank_again(leaves(), node); }
   /// The key of the node's state, if it has one, may have become smaller.

@@ -98,7 +98,7 @@ void RandomEngine::Prefixes::pin() {
   pins_.push_back({.pin = pinned.pin, .prefix = wanted, .ends_s = lease_s > 0 ? engine_.now_s_ + lease_s : 0});
   pins_.back().tokens = pinned.tokens;
   ++engine_.pins;
-  engine_.begin_rest();  // a check of what it stores may end the pin
+  engine_.begin_rest();  // a check of the stored states may end the pin
 }
 
 void RandomEngine::Prefixes::unpin(std::size_t at) {
