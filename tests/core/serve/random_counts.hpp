@@ -35,6 +35,7 @@ struct RandomCounts {
   std::int64_t faults = 0;      ///< of which some are found more than once
   std::int64_t withdrawn = 0;
   std::int64_t refreshed = 0;  ///< requests that found more when they were looked up again
+  std::int64_t tails = 0;      ///< prompts with a learned tail, where that is certain
 
   RandomCounts& operator+=(const RandomCounts& other) {
     for (auto count : {&RandomCounts::kv_moves,     &RandomCounts::forks,       &RandomCounts::forked_ended,
@@ -46,7 +47,7 @@ struct RandomCounts {
                        &RandomCounts::pin_hits,     &RandomCounts::prefetches,  &RandomCounts::prefetched,
                        &RandomCounts::closed,       &RandomCounts::refreshed,   &RandomCounts::checks,
                        &RandomCounts::damaged,      &RandomCounts::faults,      &RandomCounts::withdrawn,
-                       &RandomCounts::taken_over})
+                       &RandomCounts::taken_over,   &RandomCounts::tails})
       this->*count += other.*count;
     return *this;
   }

@@ -384,9 +384,24 @@ void RandomEngine::start() {
   if (started->waits_for) note_wait(*started->waits_for, running_.at(started->request));
   if (started->load || started->waits_for) return;
   if (started->reused_tokens > 0) check_places(started->request);
+  tails += ends_before_tail(started->request);
   if (!random_.chance(10)) return;
   end(started->request);
   check_loss(*cache_, *started, std::ssize(prompt), before);
+}
+
+/// The pass ends before a tail of 64 tokens, and nothing but a learned tail can be the reason.
+bool RandomEngine::ends_before_tail(RequestId id) const {
+  const Live& live = running_.at(id);
+  const std::int64_t asked = in_columns(options_) ? std::get<ColumnLayout>(options_.layout).tail_tokens
+                                                  : std::get<SlotLayout>(options_.layout).tail_tokens;
+  if (asked != 0 || !live.named.empty() || options_.share_running.least_tokens > 0) return false;
+  const std::int64_t grid = in_columns(options_)
+                                ? std::get<ColumnLayout>(options_.layout).groups.back().block_size_tokens
+                                : options_.block_size_tokens;
+  const std::int64_t at = std::max<std::int64_t>(live.prompt - 64, 0) / grid * grid;
+  const std::int64_t first = cache_->computed(id);
+  return at > first && at < (live.prompt - 1) / grid * grid && first + cache_->chunk(id, live.prompt).tokens == at;
 }
 
 /// The request that it waits for is another one, has more to compute, and has the same prefix.
@@ -643,7 +658,7 @@ void RandomEngine::plan() {
   for (const auto& [id, live] : running_) {
     if (habits.crowds && random_.chance(70)) continue;
     if (habits.forks && (random_.chance(30) || cache_->chunk(id, 1) == PromptChunk{})) continue;
-    const std::int64_t budget = random_.between(0, 30);
+    const std::int64_t budget = random_.between(0, options_.max_request_tokens / 3);
     const PassRow* under_way = nullptr;
     PassRow pending;
     if (pass_)

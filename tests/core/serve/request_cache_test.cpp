@@ -766,6 +766,38 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
   }
 }
 
+TEST_CASE("with learned tails, too, whatever an engine does, every pass reads the state and the KV of its own tokens") {
+  std::int64_t tails = 0, enough_seeds = 0;
+  for (const Combination index : every_combination) {
+    CAPTURE(static_cast<int>(index));
+    RandomRuns runs;
+    test::for_each_seed(100, [&](Random& random, std::uint64_t) {
+      RequestCacheOptions options;
+      const auto can_learn = [&] {
+        return options.max_request_tokens >= 128 && (!in_columns(index) || columns(options).mode == AlignMode::align) &&
+               (in_columns(index) || slots(options).placement != CheckpointPlacement::every);
+      };
+      do options = random_options(random, index);
+      while (!can_learn());
+      (in_columns(index) ? columns(options).tail_tokens : slots(options).tail_tokens) = 0;
+      if (random.chance(50)) options.tiers = random_tiers(random, options);
+      if (random.chance(70)) options.share_running = {};
+      RandomEngine engine(random, options);
+      engine.habits = {.changes_weights = random.chance(20), .forks = random.chance(30), .trees = random.chance(30)};
+      for (int step = 0; step < 600; ++step) engine.step();
+      ++runs.seeds;
+      runs.add(engine);
+    });
+    tails += runs.tails;
+    if (runs.seeds < 100) continue;
+    ++enough_seeds;
+    CHECK(runs.hits > 400);
+    CHECK(runs.forks > 50);
+    CHECK(runs.loads + runs.found_loads > 10);
+  }
+  if (enough_seeds == 4) CHECK(tails > 50);
+}
+
 TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state and the KV of its own tokens") {
   for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
