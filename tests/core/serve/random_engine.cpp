@@ -75,6 +75,20 @@ std::vector<std::int64_t> random_breakpoints(Random& random, const RequestCacheO
   return {named.begin(), named.end()};
 }
 
+/// The first pass of the prompt ends before a tail of 64 tokens, and nothing but a learned tail can be the reason.
+bool ends_before_learned_tail(const RequestCache& cache, RequestId id, std::int64_t prompt) {
+  const RequestCacheOptions& options = cache.options();
+  if (options.share_running.least_tokens > 0) return false;
+  const auto* const in_columns = std::get_if<ColumnLayout>(&options.layout);
+  if ((in_columns != nullptr ? in_columns->tail_tokens : std::get<SlotLayout>(options.layout).tail_tokens) != 0)
+    return false;
+  const std::int64_t grid =
+      in_columns != nullptr ? in_columns->groups.back().block_size_tokens : options.block_size_tokens;
+  const std::int64_t at = std::max<std::int64_t>(prompt - 64, 0) / grid * grid;
+  const std::int64_t first = cache.computed(id);
+  return at > first && at < (prompt - 1) / grid * grid && first + cache.chunk(id, prompt).tokens == at;
+}
+
 /// A plan gives the request, a fork, the memory of the one that it goes on from: that has ended, and no other fork of
 /// it waits. No outstanding pass runs the fork.
 template <class Running, class Pass>
@@ -384,24 +398,10 @@ void RandomEngine::start() {
   if (started->waits_for) note_wait(*started->waits_for, running_.at(started->request));
   if (started->load || started->waits_for) return;
   if (started->reused_tokens > 0) check_places(started->request);
-  tails += ends_before_tail(started->request);
+  tails += named.empty() && ends_before_learned_tail(*cache_, started->request, std::ssize(prompt));
   if (!random_.chance(10)) return;
   end(started->request);
   check_loss(*cache_, *started, std::ssize(prompt), before);
-}
-
-/// The pass ends before a tail of 64 tokens, and nothing but a learned tail can be the reason.
-bool RandomEngine::ends_before_tail(RequestId id) const {
-  const Live& live = running_.at(id);
-  const std::int64_t asked = in_columns(options_) ? std::get<ColumnLayout>(options_.layout).tail_tokens
-                                                  : std::get<SlotLayout>(options_.layout).tail_tokens;
-  if (asked != 0 || !live.named.empty() || options_.share_running.least_tokens > 0) return false;
-  const std::int64_t grid = in_columns(options_)
-                                ? std::get<ColumnLayout>(options_.layout).groups.back().block_size_tokens
-                                : options_.block_size_tokens;
-  const std::int64_t at = std::max<std::int64_t>(live.prompt - 64, 0) / grid * grid;
-  const std::int64_t first = cache_->computed(id);
-  return at > first && at < (live.prompt - 1) / grid * grid && first + cache_->chunk(id, live.prompt).tokens == at;
 }
 
 /// The request that it waits for is another one, has more to compute, and has the same prefix.

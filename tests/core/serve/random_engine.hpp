@@ -149,7 +149,6 @@ class RandomEngine : public RandomCounts {
   void check_stale(bool forgot_all);
   void end(RequestId id);
   void check_places(RequestId id);
-  [[nodiscard]] bool ends_before_tail(RequestId id) const;
   void refresh();
   void note_wait(const PrefixWait& wait, Live& live);
   void follow_waits(bool committed);
