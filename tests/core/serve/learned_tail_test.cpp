@@ -156,7 +156,8 @@ RequestCacheOptions telling_cache(Combination index, CheckpointPlacement placeme
 
 /// Whether a new prompt, whose tokens begin with this one, has a tail. It does not run.
 bool has_tail(RequestCache& cache, Token first) {
-  const auto started = cache.start({.tokens = counting(200, first), .name_space = {.salt = ""}});
+  const auto started =
+      cache.start({.tokens = counting(200, first), .name_space = {.salt = ""}, .search = PromptSearch::device});
   REQUIRE(started);
   const std::int64_t chunk = cache.chunk(started->request, longest).tokens;
   cache.abort(started->request);
@@ -211,30 +212,46 @@ TEST_CASE("a prompt teaches by what it finds until it runs, and nothing if it ne
     }
 }
 
-TEST_CASE("a prompt whose beginning was loaded from a tier teaches as well") {
-  for (const Combination index : every_combination) {
-    CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = telling_cache(index);
-    options.kv_tokens = 2 * longest;
-    options.memory = {.state_bytes = 100, .kv_bytes_per_token = 1};
-    options.tiers = {.host_bytes = 1 << 20};
-    test::Server server(options);
-    const std::vector<Tokens> prompts = chat(2, 40, 1, 72);
-    server.serve(Tokens(prompts[0].begin(), prompts[0].begin() + 72), {.salt = ""});
-    server.serve(prompts[0], {.salt = ""});
-    for (Token first = 1'000'000; first < 1'010'000; first += 1'000)
-      server.serve(counting(longest - 20, first), {.salt = "other"});
-    CHECK_FALSE(has_tail(*server.cache, 2'000'000));
-    const auto loaded = server.start({.tokens = prompts[1], .name_space = {.salt = ""}});
-    REQUIRE(loaded);
-    REQUIRE(loaded->load);
-    server.move_all();
-    CHECK(server.cache->computed(loaded->request) >= 72);
-    CHECK(first_chunk_ends(*server.cache, loaded->request, 168));
-    CHECK_FALSE(has_tail(*server.cache, 2'500'000));
-    server.run(loaded->request, prompts[1]);
-    CHECK(has_tail(*server.cache, 3'000'000));
-  }
+TEST_CASE("a prompt whose beginning was loaded, or found in the remote tier, teaches as well") {
+  for (const Combination index : every_combination)
+    for (const bool is_remote : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(is_remote);
+      RequestCacheOptions options = telling_cache(index);
+      options.kv_tokens = 2 * longest;
+      options.memory = {.state_bytes = 100, .kv_bytes_per_token = 1};
+      options.tiers = is_remote ? TierOptions{.remote_bytes = 1 << 20} : TierOptions{.host_bytes = 1 << 20};
+      test::Server server(options);
+      const std::vector<Tokens> prompts = chat(2, 40, 1, 72);
+      server.serve(Tokens(prompts[0].begin(), prompts[0].begin() + 72), {.salt = ""});
+      if (!is_remote) {
+        server.serve(prompts[0], {.salt = ""});
+        for (Token first = 1'000'000; first < 1'010'000; first += 1'000)
+          server.serve(counting(longest - 20, first), {.salt = "other"});
+      } else {
+        constexpr std::array<std::int64_t, 1> named = {132};  // a look-up of the store finds KV up to a state
+        const auto first = server.start({.tokens = prompts[0], .name_space = {.salt = ""}, .breakpoints = named});
+        REQUIRE(first);
+        server.move_all();
+        server.run(first->request, prompts[0]);
+        server.cache->finish(first->request);
+        server.drain();
+        server.move_all();
+        server.cache->reset();  // the store keeps its objects
+        server.move_all();
+      }
+      CHECK_FALSE(has_tail(*server.cache, 2'000'000));
+      const auto loaded = server.start({.tokens = prompts[1], .name_space = {.salt = ""}});
+      REQUIRE(loaded);
+      REQUIRE(loaded->load);
+      CHECK((loaded->load->tokens == 0) == is_remote);  // it asks first
+      server.move_all();
+      CHECK(server.cache->computed(loaded->request) >= 72);
+      CHECK(first_chunk_ends(*server.cache, loaded->request, 168));
+      CHECK_FALSE(has_tail(*server.cache, 2'500'000));
+      server.run(loaded->request, prompts[1]);
+      CHECK(has_tail(*server.cache, 3'000'000));
+    }
 }
 
 TEST_CASE("a namespace unlearns its tails when its template changes") {
