@@ -154,6 +154,12 @@ RequestCacheOptions telling_cache(Combination index, CheckpointPlacement placeme
   return options;
 }
 
+void start_and_abort(RequestCache& cache, const Tokens& prompt, const std::string& salt) {
+  const auto started = cache.start({.tokens = prompt, .name_space = {.salt = salt}});
+  REQUIRE(started);
+  cache.abort(started->request);
+}
+
 /// Whether a new prompt, whose tokens begin with this one, has a tail. It does not run.
 bool has_tail(RequestCache& cache, Token first) {
   const auto started =
@@ -196,8 +202,7 @@ TEST_CASE("a prompt teaches by what it finds until it runs, and nothing if it ne
       test::finish_prompt(*cache, first->request, std::ssize(prompts[0]));
       if (how == How::aborted) {
         cache->abort(early->request);
-        for (int i = 0; i < 5; ++i)
-          cache->abort(cache->start({.tokens = prompts[1], .name_space = {.salt = ""}})->request);
+        for (int i = 0; i < 5; ++i) start_and_abort(*cache, prompts[1], "");
         CHECK_FALSE(has_tail(*cache, 2'000'000));
         serve(*cache, prompts[1], "");
       } else {
@@ -387,11 +392,7 @@ class Twins {
   }
 
   void serve_both(const Tokens& prompt, const std::string& salt, std::int64_t budget) {
-    if (served_ % 4 == 0) {
-      const auto aborted = cache_->start({.tokens = prompt, .name_space = {.salt = salt}});
-      REQUIRE(aborted);
-      cache_->abort(aborted->request);
-    }
+    if (served_ % 4 == 0) start_and_abort(*cache_, prompt, salt);
     const Served served = serve(*cache_, prompt, salt, in_columns(index_) ? longest : budget);
     model_.came(prompt, salt, served.cached, served.reused);
     const std::int64_t length = std::ssize(prompt);
